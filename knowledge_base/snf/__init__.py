@@ -1,0 +1,1 @@
+"""SNF, the structured network form: what a piece of a network computes, never how."""

@@ -1,0 +1,88 @@
+"""The graph an SNF text means: tensors in, nodes in order, outputs.
+
+Arithmetic is real; a dtype says how a value is *stored*, so rounding happens where a task stores its outputs and nowhere
+else.  Shapes are expressions over dimensions (:mod:`kernels_generated.runtime.expr`, in normal form).
+
+Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledge_base.snf.ops`):
+
+- values: ``const[value]``, ``dim[expr]`` (a scalar whose value is a size), ``iota[n]`` (0 … n-1, int64),
+  ``causal_mask`` (one argument whose last two axes give its shape; 0 where key <= query + (S - T), else -inf)
+- elementwise, NumPy broadcasting: ``add sub mul div pow minimum maximum lt le gt ge eq ne where neg abs exp log sqrt
+  rsqrt tanh erf sigmoid gelu[approximate] silu relu square cast[dtype]``
+- reductions: ``sum mean max var[axis, keepdims]`` (axis negative, counted from the end)
+- rows (last axis): ``softmax``, ``layernorm[eps](x, weight, bias)``, ``rmsnorm[eps](x, weight)``
+- contractions: ``linear(x, weight[out, in][, bias])``, ``matmul(a, b)`` (batched, broadcasting)
+- views: ``permute[perm]``, ``reshape[shape]``, ``select[axis, index]``, ``split[parts, index]`` (last axis), ``heads[n]``
+  ([B, T, C] to [B, n, T, C/n]), ``merge`` (its inverse)
+- movement: ``concat[axis]``, ``gather(table[V, ...], index)``, ``rope(x, cos, sin)``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernels_generated.runtime.expr import Expr, evaluate
+
+FLOATS = ("bf16", "f16", "f32")
+DTYPES = (*FLOATS, "f64", "i32", "i64", "bool")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or parameter, stored contiguous and row-major.  ``role`` is input or weight."""
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    role: str = "input"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One application of an op.  ``args`` name tensors or earlier nodes; ``attrs`` are sorted (key, value) pairs.
+
+    ``shape`` is what the op's shape rule gives; ``dtype`` is the dtype the value has if a task stores it.
+    ``where`` is (line, column) in the SNF text, both from 1, and is no part of equality.
+    """
+
+    name: str
+    op: str
+    args: tuple[str, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    shape: tuple[Expr, ...]
+    dtype: str
+    where: tuple[int, int] = field(default=(0, 0), compare=False)
+
+    def attr(self, key: str, default: Any = None) -> Any:
+        return dict(self.attrs).get(key, default)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """``dims`` are the free dimensions with their sample values; ``nodes`` are in topological order."""
+
+    dims: tuple[tuple[str, int], ...]
+    inputs: tuple[Tensor, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.dims)
+
+    def value(self, name: str) -> Tensor | Node:
+        """The input or node called ``name``; KeyError if there is none."""
+        for v in (*self.inputs, *self.nodes):
+            if v.name == name:
+                return v
+        raise KeyError(name)
+
+    def readers(self, name: str) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if name in n.args)
+
+
+def shape_at(shape: tuple[Expr, ...], dims: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape as integers at ``dims``."""
+    return tuple(evaluate(s, dims) for s in shape)

@@ -1,0 +1,100 @@
+"""Task: a piece of a graph that one candidate file computes, in canonical form, with its identity.
+
+The canonical sub-graph is what everybody downstream sees (the prompt, the synthesizer, the oracle): inputs are contiguous
+buffers in argument order, their axes split as far as the task's own views need (``qkv[B, T, 3, H, D]``), shared leading
+axes flattened to ``M``, dimensions renamed by first appearance.  Views that the task reads through are nodes
+(``select``, ``permute``, ``reshape``) of its graph; outputs are contiguous in the shape the graph gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kernels_generated.runtime.expr import Expr
+
+from .graph import Graph, Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """``name`` is the everyday name, or the ops' names plus six hex digits of the identity.
+
+    identity: SHA-256 (hex) of the canonical sub-graph with dtypes, constants and precision; sample sizes and names of
+    inputs have no part in it.
+    precision: ieee, or tf32 (float32 operands of contractions may be rounded to tf32).
+    constants: dimensions a kernel may fix at compile time, each with the values its spec lists (attention's D).
+    constraints: comparisons between sizes that hold wherever the task makes sense (embedding: T <= P).
+    """
+
+    name: str
+    identity: str
+    graph: Graph
+    precision: str = "ieee"
+    constants: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    constraints: tuple[tuple[str, Expr, Expr], ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sample value of each dimension."""
+        return self.graph.sizes
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The outputs as tensors with role output, named ``y`` (or ``y0, y1 …``), as ``launch`` takes them."""
+        values = [self.graph.value(name) for name in self.graph.outputs]
+        names = ["y"] if len(values) == 1 else [f"y{i}" for i in range(len(values))]
+        return tuple(
+            Tensor(name, value.dtype, value.shape, "output") for name, value in zip(names, values, strict=True)
+        )
+
+    def at(self, **sizes: int) -> Task:
+        """The same task with other sample sizes.  Raises KeyError for a dimension it does not have."""
+        unknown = set(sizes) - set(self.sizes)
+        if unknown:
+            raise KeyError(sorted(unknown)[0])
+        dims = tuple((name, sizes.get(name, value)) for name, value in self.graph.dims)
+        return replace(self, graph=replace(self.graph, dims=dims))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task applied to buffers of the target: one name per task input and per task output.
+
+    A buffer's elements are reinterpreted in the task's shape (equal count, row-major); no data moves.
+    ``sizes`` gives the task's dimensions as expressions over the target's.
+    """
+
+    task: Task
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    sizes: tuple[tuple[str, Expr], ...] = ()
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """A fusion plan carried out on a graph: running ``calls`` in order gives the graph's outputs."""
+
+    plan: str  # v1 (naive), v2 (fused)
+    graph: Graph
+    calls: tuple[Call, ...]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The distinct tasks (by identity and sizes), in order of first call."""
+        seen: dict[tuple[str, tuple[tuple[str, int], ...]], Task] = {}
+        for call in self.calls:
+            seen.setdefault((call.task.identity, call.task.graph.dims), call.task)
+        return tuple(seen.values())
+
+
+def uses(decomposition: Decomposition) -> Mapping[str, int]:
+    """How many calls each identity has."""
+    counts: dict[str, int] = {}
+    for call in decomposition.calls:
+        counts[call.task.identity] = counts.get(call.task.identity, 0) + 1
+    return counts
