@@ -1,0 +1,1 @@
+"""What is true: trace, compile, emulate, judge and time candidate kernels."""

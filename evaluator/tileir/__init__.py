@@ -1,0 +1,7 @@
+"""CUDA Tile IR on the CPU: parser, lockstep machine, sanitizer.
+
+    program = load(bytecode)
+    report = run(program, (8, 1, 1), [Array(x, "f32", 0, (1024,), (1,)), Scalar("i32", 1024)])
+
+Candidate Python plays no part here: the input is Tile IR bytecode, the memory is the caller's torch tensors.
+"""
