@@ -411,7 +411,7 @@ def _atom_bounds(atom: Expr) -> tuple[int | None, int | None]:
 
 
 def decide(comparison: str, left: Expr, right: Expr) -> bool | None:
-    """True or False if ``left <comparison> right`` is that for *all* dimensions >= 1, None if it depends (or is unknown).
+    """True or False if ``left <comparison> right`` is that for *all* dimensions >= 1; None if it depends or is unknown.
 
     Uses the difference's bounds and, for equality, the common divisor of its coefficients.
     """

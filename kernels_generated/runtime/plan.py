@@ -1,9 +1,9 @@
 """LaunchPlan: what a candidate's ``launch`` would do, as data.
 
-A plan is versioned JSON made by the tracer (in a confined child) and checked here before anybody believes a word of it.
-It names its arguments, the views taken of them, and the ordered fills and kernel launches; sizes, strides, grid entries
-and integer scalars are expressions (:mod:`.expr`) over the task's dimensions and ``num_sms``.  ``guards`` are comparisons
-that must all hold for the plan to apply; they are evaluated in order, stopping at the first that is false.
+A plan is versioned JSON made by the tracer (in a confined child) and checked here before anybody believes a word of
+it.  It names its arguments, the views taken of them, and the ordered fills and kernel launches; sizes, strides, grid
+entries and integer scalars are expressions (:mod:`.expr`) over the task's dimensions and ``num_sms``.  ``guards`` are
+comparisons that must all hold for the plan to apply; they are evaluated in order, stopping at the first that is false.
 
 The kernels themselves travel beside the plan as Tile IR bytecode (or cubins), keyed by their SHA-256.
 Standard library only, so that the folder can be copied into another project.
@@ -190,8 +190,12 @@ def _step_json(step: Step) -> dict[str, Any]:
         if isinstance(p, ArrayParameter):
             parameters.append({"view": p.view, "index": p.index})
         else:
-            value = _float_json(p.value) if p.dtype in ("f32", "f64") else p.value
-            parameters.append({"scalar": to_json(value) if p.dtype in ("i32", "i64") else value, "dtype": p.dtype})
+            value: Any = p.value
+            if p.dtype in ("f32", "f64"):
+                value = _float_json(value)
+            elif p.dtype != "bool":
+                value = to_json(value)
+            parameters.append({"scalar": value, "dtype": p.dtype})
     return {
         "launch": step.kernel,
         "symbol": step.symbol,

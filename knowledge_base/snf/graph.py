@@ -1,7 +1,7 @@
 """The graph an SNF text means: tensors in, nodes in order, outputs.
 
-Arithmetic is real; a dtype says how a value is *stored*, so rounding happens where a task stores its outputs and nowhere
-else.  Shapes are expressions over dimensions (:mod:`kernels_generated.runtime.expr`, in normal form).
+Arithmetic is real; a dtype says how a value is *stored*, so rounding happens where a task stores its outputs and
+nowhere else.  Shapes are expressions over dimensions (:mod:`kernels_generated.runtime.expr`, in normal form).
 
 Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledge_base.snf.ops`):
 
@@ -12,8 +12,8 @@ Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledg
 - reductions: ``sum mean max var[axis, keepdims]`` (axis negative, counted from the end)
 - rows (last axis): ``softmax``, ``layernorm[eps](x, weight, bias)``, ``rmsnorm[eps](x, weight)``
 - contractions: ``linear(x, weight[out, in][, bias])``, ``matmul(a, b)`` (batched, broadcasting)
-- views: ``permute[perm]``, ``reshape[shape]``, ``select[axis, index]``, ``split[parts, index]`` (last axis), ``heads[n]``
-  ([B, T, C] to [B, n, T, C/n]), ``merge`` (its inverse)
+- views: ``permute[perm]``, ``reshape[shape]``, ``select[axis, index]``, ``split[parts, index]`` (last axis),
+  ``heads[n]`` ([B, T, C] to [B, n, T, C/n]), ``merge`` (its inverse)
 - movement: ``concat[axis]``, ``gather(table[V, ...], index)``, ``rope(x, cos, sin)``
 """
 
@@ -74,7 +74,8 @@ class Graph:
 
     def value(self, name: str) -> Tensor | Node:
         """The input or node called ``name``; KeyError if there is none."""
-        for v in (*self.inputs, *self.nodes):
+        values: list[Tensor | Node] = [*self.inputs, *self.nodes]
+        for v in values:
             if v.name == name:
                 return v
         raise KeyError(name)
