@@ -1,0 +1,86 @@
+"""Where NVIDIA's Tile IR toolchain is on this machine: tileiras, tileirdisasm, ptxas, and their versions.
+
+Looked for in the wheels of this Python (``site-packages/nvidia/cu13/bin``), then ``$CUDA_HOME/bin``, then ``PATH``.
+Finding is all this module does; running them on hostile bytes is for :mod:`evaluator.confine`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from knowledge_base.errors import EnvironmentLacks
+
+VERSION = "13.4.92"  # what the product is built and tested with (constraints.txt)
+
+# Which wheel brings which tool.
+WHEELS = {
+    "tileiras": "nvidia-cuda-tileiras",
+    "tileirdisasm": "nvidia-cuda-tileiras",
+    "ptxas": "nvidia-cuda-nvcc",
+}
+MEND = "python -m pip install " + " ".join(
+    f"{wheel}=={VERSION}"
+    for wheel in ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt")
+)  # fmt: skip
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An executable and the version it reports (``13.4.92``)."""
+
+    path: Path
+    version: str
+
+
+def find(name: str) -> Path:
+    """The path of ``tileiras``, ``tileirdisasm`` or ``ptxas``.  Raises EnvironmentLacks with the mending command."""
+    for folder in search_path():
+        candidate = folder / name
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    raise EnvironmentLacks(f"no {name} in this Python's packages, $CUDA_HOME or PATH", MEND)
+
+
+def search_path() -> tuple[Path, ...]:
+    """The folders looked into before PATH, in order."""
+    folders = [Path(sysconfig.get_path(key)) / "nvidia" / "cu13" / "bin" for key in ("purelib", "platlib")]
+    if os.environ.get("CUDA_HOME"):
+        folders.append(Path(os.environ["CUDA_HOME"]) / "bin")
+    return tuple(dict.fromkeys(folders))
+
+
+def tool(name: str) -> Tool:
+    """The tool with its version; asked once per process and file.  Raises EnvironmentLacks."""
+    path = find(name)
+    return Tool(path, _version(path, path.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=16)
+def _version(path: Path, _mtime_ns: int) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentLacks(f"{path} does not run: {error}", MEND) from None
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", done.stdout)
+    if done.returncode or not found:
+        said = (done.stderr or done.stdout).strip()[:200]
+        raise EnvironmentLacks(f"{path} --version failed (exit {done.returncode}): {said}", MEND)
+    return found.group(1)
