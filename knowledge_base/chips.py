@@ -126,7 +126,9 @@ SPARK_PAGE = "NVIDIA DGX Spark hardware overview"
 DRIVER_REPORT = "CUDA driver, device query"
 MEASURED = "measured on an H200: bf16 matmul and read + write streams"
 ESTIMATED_SUSTAINED = "estimated: the H200's measured fraction"
-ESTIMATED_L2 = "estimated: 20 bytes per clock and SM (public H100 and RTX 4090 microbenchmarks: 5 to 6 TB/s)"
+ESTIMATED_L2 = (
+    "estimated: 20 bytes per clock and SM (public H100 and RTX 4090 microbenchmarks: 5 to 6 TB/s), 40 on sm_10x"
+)
 
 
 def _rate(name: str, per_sm_clock: int) -> str:
@@ -163,7 +165,8 @@ _TENSOR_PER_SM_CLOCK: dict[str, dict[str, int]] = {
     "sm_121": {"f8": 1024, "f16": 512, "bf16": 512, "tf32": 256},
 }
 FP32_PER_SM_CLOCK = 256  # 128 fused multiply-adds a clock and SM, every architecture of ARCHS
-L2_BYTES_PER_SM_CLOCK = 20  # see ESTIMATED_L2
+# See ESTIMATED_L2.
+L2_BYTES_PER_SM_CLOCK = {"sm_90": 20, "sm_100": 40, "sm_103": 40, "sm_120": 20, "sm_121": 20}
 
 
 def _chip(
@@ -179,7 +182,7 @@ def _chip(
     found: dict[str, tuple[float, str]] = {**_LIMITS[arch], **figures}
     scale = found["sm_count"][0] * found["boost_hz"][0]
     found.setdefault("fp32_flops", (FP32_PER_SM_CLOCK * scale, _rate(GUIDE_RATE, FP32_PER_SM_CLOCK)))
-    found.setdefault("l2_bytes_per_s", (L2_BYTES_PER_SM_CLOCK * scale, ESTIMATED_L2))
+    found.setdefault("l2_bytes_per_s", (L2_BYTES_PER_SM_CLOCK[arch] * scale, ESTIMATED_L2))
     found.setdefault("sustained_tensor", (0.81, ESTIMATED_SUSTAINED))
     found.setdefault("sustained_memory", (0.885, ESTIMATED_SUSTAINED))
     sources = {key: source for key, (_, source) in found.items()}
