@@ -1,0 +1,214 @@
+"""Opening a knowledge base: the engine, its transactions, migrations on open, and errors a person can act on.
+
+It knows no table but Alembic's version; what is stored is :mod:`knowledge_base.store`'s business.
+SQLite runs in WAL mode with a busy timeout and short transactions, a writer's beginning with BEGIN IMMEDIATE, so that
+two runs on one file wait for each other instead of failing.  Alembic takes a quarter of a second to import, so it is
+imported only if the schema is not already the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import EnvironmentLacks, UserError
+from .migrations import HEAD
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.exc import DBAPIError
+
+DEFAULT = "runs/knowledge.db"
+BUSY_MS = 30_000  # how long a writer waits for another one; a transaction here takes milliseconds
+_FALLBACK = "Choose another place with --db, for example --db sqlite:////tmp/knowledge.db."
+
+# What SQLite says → what a person can do.  The first text that occurs decides.
+_ADVICE = (
+    ("readonly database", "The database or its folder can't be written. " + _FALLBACK),
+    ("unable to open database file", "Its folder does not exist or can't be written. " + _FALLBACK),
+    ("disk i/o error", "The disk refuses reads or writes. " + _FALLBACK),
+    ("disk is full", "Free some space and go on with --resume, or choose another place with --db."),
+    ("not a database", "The file is no SQLite database, or is damaged. Move it away, or name another one with --db."),
+    ("malformed", "The file is damaged. Move it away, or mend it: sqlite3 FILE .recover | sqlite3 NEW"),
+    ("database is locked", f"Another program held it for {BUSY_MS // 1000} s. End that one, then try again."),
+)
+
+
+def url_of(text: str | None) -> str:
+    """The SQLAlchemy URL that ``--db`` means: nothing, a path, or a URL."""
+    text = text or DEFAULT
+    return text if "://" in text else f"sqlite:///{text}"
+
+
+class Database:
+    """An engine and its two kinds of transaction."""
+
+    def __init__(self, url: str, engine: Engine) -> None:
+        self.url = url
+        self.engine = engine
+
+    @classmethod
+    def open(cls, url: str | None = None) -> Database:
+        """Opens, creates and migrates.  Raises EnvironmentLacks or UserError before anything is half done."""
+        url = url_of(url)
+        database = cls(url, _engine(url))
+        try:
+            database._migrate()
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read transaction: a snapshot."""
+        with self._translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction: all of it or nothing.  Keep it short: other runs wait."""
+        with self._translated(), self.engine.connect() as raw, raw.execution_options(writes=True).begin():
+            yield raw
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            yield
+        except DBAPIError as error:
+            mended = _user_error(self.url, error)
+            if mended is None:
+                raise
+            raise mended from None
+
+    def _migrate(self) -> None:
+        """Brings the schema to HEAD in one transaction, so that a kill leaves the old schema or the new one."""
+        from sqlalchemy import inspect, text
+
+        with self.read() as connection:
+            if self.revision(connection) == HEAD and self._writable():
+                return
+        with self.write() as connection:
+            found = self.revision(connection)  # again: another process may have migrated while we waited
+            if found == HEAD:
+                return
+            if found is None and (tables := inspect(connection).get_table_names()) and set(tables) != {_VERSIONS}:
+                raise UserError(
+                    f"{self.url} is a database of something else (its tables: {', '.join(sorted(tables)[:4])} …)",
+                    "Name another one with --db.",
+                )
+            _upgrade(connection, found, self.url)
+            if connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar() != HEAD:
+                raise RuntimeError("migrations.HEAD is not the newest migration")
+
+    def _writable(self) -> bool:
+        """Asks for the write lock and gives it back; raises EnvironmentLacks where nothing can be written."""
+        with self.write():
+            return True
+
+    @staticmethod
+    def revision(connection: Connection) -> str | None:
+        """The schema's revision; None where there is no schema yet."""
+        from sqlalchemy import inspect, text
+
+        if not inspect(connection).has_table(_VERSIONS):
+            return None
+        revision = connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar()
+        return None if revision is None else str(revision)
+
+
+_VERSIONS = "alembic_version"
+
+
+def _engine(url: str) -> Engine:
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.pool import QueuePool
+
+    try:
+        parsed = make_url(url)
+        options: dict[str, Any] = {}
+        if parsed.drivername.startswith("sqlite"):
+            options["connect_args"] = {"timeout": BUSY_MS / 1000}
+        if parsed.drivername.startswith("sqlite") and parsed.database in (None, "", ":memory:"):
+            # One connection is one base: all threads take turns at it.
+            options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+            options["connect_args"]["check_same_thread"] = False
+        engine = create_engine(parsed, **options)
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise UserError(
+            f"--db {url}: {error}", "Give a file, or an SQLAlchemy URL such as sqlite:///runs/x.db."
+        ) from None
+    except ModuleNotFoundError as error:
+        raise EnvironmentLacks(
+            f"--db {url} needs the Python module {error.name}", f"pip install {error.name}"
+        ) from None
+    if not parsed.drivername.startswith("sqlite"):
+        return engine
+    _make_folder(url, parsed.database)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # we begin transactions ourselves, so that DDL is transactional too
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a killed process loses nothing that was committed
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _make_folder(url: str, file: str | None) -> None:
+    if not file or file == ":memory:" or file.startswith("file:"):
+        return
+    try:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"{url}: can't make the folder {Path(file).parent}: {error.strerror}", _FALLBACK
+        ) from None
+
+
+def _user_error(url: str, error: DBAPIError) -> UserError | None:
+    said = str(error.orig)
+    for sign, advice in _ADVICE:
+        if sign in said.lower():
+            return EnvironmentLacks(f"The knowledge base {url}: {said}", advice)
+    if error.connection_invalidated or type(error.orig).__name__ in ("InterfaceError", "OperationalError"):
+        return EnvironmentLacks(f"The knowledge base {url} does not answer: {said}", _FALLBACK)
+    return None
+
+
+def _upgrade(connection: Connection, found: str | None, url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    if found is not None:
+        try:
+            ScriptDirectory.from_config(config).get_revision(found)
+        except CommandError:
+            raise EnvironmentLacks(
+                f"The knowledge base {url} was written by a newer tilewright (schema {found}, this one knows {HEAD})",
+                "Upgrade tilewright, or name another database with --db.",
+            ) from None
+    command.upgrade(config, "head")
