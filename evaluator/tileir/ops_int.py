@@ -197,41 +197,6 @@ def trunci(op: Op, x: Tensor) -> Tensor:
     return _narrow(x, dtypes.storage(_elem(op.result_types[0])))
 
 
-def select(op: Op, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """``a`` where the i1 tile is true; a scalar condition chooses whole tiles."""
-    missing = max(a.dim(), b.dim()) - condition.dim()
-    if missing > 0:
-        condition = condition.reshape(condition.shape + (1,) * missing)
-    return torch.where(condition, a, b)
-
-
-def bitcast(op: Op, x: Tensor) -> Tensor:
-    """The same bits as another element type of the same width."""
-    return x.contiguous().view(dtypes.storage(_elem(op.result_types[0])))
-
-
-def pack(op: Op, x: Tensor) -> Tensor:
-    """A rank-1 tile as its bytes (i8), little-endian; two 4-bit elements make a byte, the lower nibble first."""
-    lanes = x.shape[0]
-    if dtypes.BITS[_elem(op.operand_types[0])] == 4:
-        pairs = x.reshape(lanes, -1, 2)
-        return (pairs[..., 0] | (pairs[..., 1] << 4)).view(torch.int8)
-    if x.dtype == torch.bool:
-        return x.to(torch.int8)
-    return x.contiguous().view(torch.int8)
-
-
-def unpack(op: Op, x: Tensor) -> Tensor:
-    """The reverse of :func:`pack`."""
-    element, lanes = _elem(op.result_types[0]), x.shape[0]
-    if dtypes.BITS[element] == 4:
-        codes = x.view(torch.uint8)
-        return torch.stack((codes & 0xF, codes >> 4), dim=-1).reshape(lanes, -1)
-    if element == "i1":
-        return x != 0
-    return x.contiguous().view(dtypes.storage(element))
-
-
 INT_OPS: Final[dict[str, Function]] = {
     "addi": _plain(torch.add, torch.bitwise_xor),
     "subi": _plain(torch.sub, torch.bitwise_xor),
@@ -251,8 +216,4 @@ INT_OPS: Final[dict[str, Function]] = {
     "cmpi": cmpi,
     "exti": exti,
     "trunci": trunci,
-    "select": select,
-    "bitcast": bitcast,
-    "pack": pack,
-    "unpack": unpack,
 }
