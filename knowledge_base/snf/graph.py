@@ -20,9 +20,10 @@ Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernels_generated.runtime import expr as sizes_language
 from kernels_generated.runtime.expr import Expr, evaluate
 
 FLOATS = ("bf16", "f16", "f32")
@@ -82,6 +83,60 @@ class Graph:
 
     def readers(self, name: str) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if name in n.args)
+
+    def at(self, **sizes: int) -> Graph:
+        """The same graph with other sample sizes.  Raises KeyError for a dimension it does not have."""
+        unknown = sorted(set(sizes) - set(self.sizes))
+        if unknown:
+            raise KeyError(unknown[0])
+        return replace(self, dims=tuple((name, sizes.get(name, value)) for name, value in self.dims))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; ``from_json(to_json())`` is equal (places in the text are left out)."""
+        return {
+            "dims": [list(d) for d in self.dims],
+            "inputs": [[t.name, t.dtype, [sizes_language.to_json(s) for s in t.shape], t.role] for t in self.inputs],
+            "nodes": [
+                [n.name, n.op, list(n.args), {k: _attr_to_json(v) for k, v in n.attrs},
+                 [sizes_language.to_json(s) for s in n.shape], n.dtype]
+                for n in self.nodes
+            ],
+            "outputs": list(self.outputs),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Graph:
+        def shape(items: list[Any]) -> tuple[Expr, ...]:
+            return tuple(sizes_language.from_json(s) for s in items)
+
+        return cls(
+            tuple((str(name), int(value)) for name, value in data["dims"]),
+            tuple(Tensor(name, dtype, shape(dims), role) for name, dtype, dims, role in data["inputs"]),
+            tuple(
+                Node(name, op, tuple(args), _attrs_from_json(attrs), shape(dims), dtype)
+                for name, op, args, attrs, dims, dtype in data["nodes"]
+            ),
+            tuple(data["outputs"]),
+        )
+
+
+# Attributes whose value is an expression or a tuple of them; all others are plain JSON values or tuples of ints.
+_EXPRESSIONS = ("n", "expr", "shape")
+
+
+def _attr_to_json(value: Any) -> Any:
+    return [_attr_to_json(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _attrs_from_json(attrs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    def back(key: str, value: Any) -> Any:
+        if key == "shape":
+            return tuple(sizes_language.from_json(v) for v in value)
+        if key in _EXPRESSIONS:
+            return sizes_language.from_json(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    return tuple(sorted((key, back(key, value)) for key, value in attrs.items()))
 
 
 def shape_at(shape: tuple[Expr, ...], dims: Mapping[str, int]) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from kernels_generated.runtime import expr as sizes_language
 from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Tensor
@@ -57,8 +59,35 @@ class Task:
         unknown = set(sizes) - set(self.sizes)
         if unknown:
             raise KeyError(sorted(unknown)[0])
-        dims = tuple((name, sizes.get(name, value)) for name, value in self.graph.dims)
-        return replace(self, graph=replace(self.graph, dims=dims))
+        return replace(self, graph=self.graph.at(**sizes))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; ``from_json(to_json())`` is equal."""
+        return {
+            "name": self.name,
+            "identity": self.identity,
+            "graph": self.graph.to_json(),
+            "precision": self.precision,
+            "constants": [[name, list(values)] for name, values in self.constants],
+            "constraints": [
+                [comparison, sizes_language.to_json(a), sizes_language.to_json(b)]
+                for comparison, a, b in self.constraints
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Task:
+        return cls(
+            data["name"],
+            data["identity"],
+            Graph.from_json(data["graph"]),
+            data["precision"],
+            tuple((name, tuple(values)) for name, values in data["constants"]),
+            tuple(
+                (comparison, sizes_language.from_json(a), sizes_language.from_json(b))
+                for comparison, a, b in data["constraints"]
+            ),
+        )
 
 
 @dataclass(frozen=True)

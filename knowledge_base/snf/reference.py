@@ -1,0 +1,145 @@
+"""What a graph means, run with torch on the CPU: in float64 (the reference) or eagerly in the stored dtypes (the yardstick).
+
+- ``fp64``: stored inputs are upcast exactly, nothing is rounded before the end; a cast among floats changes nothing.
+- ``eager``: node by node in the task's dtypes, each op as a PyTorch user would call it; constants and sizes are Python
+  numbers.  Under precision tf32 the float32 operands of contractions are rounded to tf32, then multiplied in float32.
+
+This module compares nothing and decides nothing: see the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from kernels_generated.runtime.expr import evaluate
+
+from .graph import FLOATS, Graph, Node, shape_at
+from .ops import OPS, is_scalar
+from .task import Decomposition
+
+if TYPE_CHECKING:
+    import torch
+
+Mode = Literal["fp64", "eager"]
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    """Our dtype's name as torch's dtype."""
+    import torch
+
+    return {
+        "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64,
+        "i32": torch.int32, "i64": torch.int64, "bool": torch.bool,
+    }[dtype]  # fmt: skip
+
+
+def run(
+    graph: Graph, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str = "ieee"
+) -> dict[str, torch.Tensor]:
+    """The graph's outputs by name, from its inputs by name.
+
+    values: a tensor per input, in its declared dtype; sizes are taken from the graph's samples, so use ``task.at`` (or
+    ``graph.at``) for others.  A tensor of another shape but the same count is reinterpreted.
+    Returns float64 tensors in mode fp64 (integers stay int64), stored dtypes in mode eager.
+    """
+    env: dict[str, Any] = {}
+    for tensor in graph.inputs:
+        value = values[tensor.name].reshape(shape_at(tensor.shape, graph.sizes))
+        env[tensor.name] = _upcast(value) if mode == "fp64" else value
+    scalars = {n.name for n in graph.nodes if is_scalar(n)}
+    last_use = {arg: i for i, n in enumerate(graph.nodes) for arg in n.args}
+    for i, node in enumerate(graph.nodes):
+        env[node.name] = _run_node(
+            node, [env[a] for a in node.args], graph.sizes, mode, precision, node.name in scalars
+        )
+        for arg in set(node.args):
+            if last_use[arg] == i and arg not in graph.outputs and arg not in scalars:
+                del env[arg]  # a GPT-2 at full size would not fit otherwise
+    return {name: env[name] for name in graph.outputs}
+
+
+def run_calls(
+    decomposition: Decomposition, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str = "ieee"
+) -> dict[str, torch.Tensor]:
+    """The target's outputs by running each call's task in order, buffers passed from call to call.
+
+    In mode fp64 buffers stay float64 (no rounding between tasks), so the result equals ``run`` of the graph but for the
+    order of float64 operations.
+    """
+    graph = decomposition.graph
+    buffers: dict[str, Any] = {t.name: values[t.name] for t in graph.inputs}
+    for call in decomposition.calls:
+        sizes = {name: evaluate(expr, graph.sizes) for name, expr in call.sizes}
+        task = call.task.at(**sizes)
+        given = {t.name: buffers[b] for t, b in zip(task.inputs, call.arguments, strict=True)}
+        made = run(task.graph, given, mode, task.precision if precision == "ieee" else precision)
+        for result, name in zip(call.results, task.graph.outputs, strict=True):
+            buffers[result] = made[name]
+    return {name: buffers[name].reshape(shape_at(graph.value(name).shape, graph.sizes)) for name in graph.outputs}
+
+
+def round_tf32(x: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to tf32's 10 mantissa bits, to nearest, ties to even; infinities and NaN stay."""
+    import torch
+
+    bits = x.contiguous().view(torch.int32)
+    rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF
+    return torch.where(torch.isfinite(x), rounded.view(torch.float32), x)
+
+
+def _upcast(value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if value.is_floating_point():
+        return value.to(torch.float64)
+    return value if value.dtype == torch.bool else value.to(torch.int64)
+
+
+def _run_node(node: Node, args: list[Any], sizes: Mapping[str, int], mode: Mode, precision: str, scalar: bool) -> Any:
+    import torch
+
+    op, attrs = OPS[node.op], dict(node.attrs)
+    for key in ("n", "expr"):
+        if key in attrs:
+            attrs[key] = evaluate(attrs[key], sizes)
+    if "shape" in attrs:
+        attrs["shape"] = shape_at(attrs["shape"], sizes)
+    if node.op == "cast":
+        attrs["dtype"] = torch.float64 if mode == "fp64" and node.dtype in FLOATS else torch_dtype(node.dtype)
+    if scalar and args:  # a number from numbers: float64 arithmetic
+        return op.run([torch.tensor(a, dtype=torch.float64) for a in args], attrs).item()
+    if mode == "eager" and not scalar:
+        args = _as_stored(op.kind, args, precision)
+    if not scalar and op.kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64"):
+        args = [
+            _float(a, torch.float64 if mode == "fp64" else torch.float32) for a in args
+        ]  # torch would go by default dtype
+    out = op.run(args, attrs)
+    if mode == "eager" and not scalar and out.dtype != torch_dtype(node.dtype):
+        out = out.to(torch_dtype(node.dtype))
+    if mode == "fp64" and not scalar and out.is_floating_point() and out.dtype != torch.float64:
+        out = out.to(torch.float64)
+    return out
+
+
+def _float(value: Any, dtype: torch.dtype) -> Any:
+    import torch
+
+    whole = isinstance(value, torch.Tensor) and not value.is_floating_point() and value.dtype != torch.bool
+    return value.to(dtype) if whole else value
+
+
+def _as_stored(kind: str, args: list[Any], precision: str) -> list[Any]:
+    """Arguments as eager PyTorch takes them: one float dtype for contractions and norms, tf32 where asked."""
+    import torch
+
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if kind in ("contraction", "row") and len({t.dtype for t in tensors}) > 1:
+        wide = tensors[0].dtype
+        for t in tensors[1:]:
+            wide = torch.promote_types(wide, t.dtype)
+        args = [a.to(wide) if isinstance(a, torch.Tensor) else a for a in args]
+    if kind == "contraction" and precision == "tf32":
+        args = [round_tf32(a) if i < 2 and a.dtype == torch.float32 else a for i, a in enumerate(args)]
+    return args
