@@ -307,6 +307,8 @@ def _divide(op: str, p: _Poly, q: _Poly) -> _Poly:
         raise ExprError(f"{op} by zero")
     if all(c < 0 for c in q.values()):  # a / -b = -a / b
         p, q = _negate(p), _negate(q)
+    if all(c < 0 for c in p.values()):  # floor(-a / q) = -ceil(a / q): people write cdiv(a, q) as -(-a // q)
+        return _negate(_divide("cdiv" if op == "fdiv" else "fdiv", _negate(p), q)) if p else {}
     split = _quotient(p, q)
     whole, rest = split if split is not None else ({}, p)
     if not rest:
