@@ -5,3 +5,13 @@
 
 Candidate Python plays no part here: the input is Tile IR bytecode, the memory is the caller's torch tensors.
 """
+
+from .execute import Argument, ArgumentError, Array, RunReport, Scalar, load, run
+from .machine import StepLimit
+from .program import Program
+from .text import InvalidTileIR, Unsupported
+
+__all__ = [
+    "Argument", "ArgumentError", "Array", "InvalidTileIR", "Program", "RunReport", "Scalar", "StepLimit",
+    "Unsupported", "load", "run",
+]  # fmt: skip

@@ -187,3 +187,9 @@ class Module:
     def args(self) -> tuple[Type, ...]:
         """The types of the kernel's parameters."""
         return self.body.argument_types
+
+    def location(self, op: Op) -> Location | None:
+        """Where in the Python source ``op`` comes from: the outermost line outside the cuda.tile package."""
+        from .locations import parse_location
+
+        return parse_location(op.loc, self.locations)

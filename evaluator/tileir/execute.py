@@ -1,0 +1,187 @@
+"""Running a program over a grid: arguments in, mutated buffers and a report out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import ir
+from .disassemble import disassemble
+from .machine import Frame, Run, StepLimit, Stopped
+from .memory import Memory
+from .ops_shape import dense, storage_of
+from .program import Program, build
+from .text import parse
+
+# Lanes times elements of the largest tile: a megabyte of float32, so that a few values of a batch stay in the cache.
+BATCH_ELEMENTS = 1 << 18
+MAX_ITERATIONS = 50_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array argument: a window on a buffer, by name or as a tensor whose storage holds it.
+
+    ``dtype`` is a launch plan's name (f32, bf16, i32 …); ``offset`` and ``strides`` count elements of it from the start
+    of the buffer.  ``index`` is the type of the sizes and strides that are passed, i32 or i64.
+    """
+
+    buffer: str | Tensor
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    index: str = "i32"
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A scalar argument; ``dtype`` is bool, i32, i64, f32, f64 …"""
+
+    dtype: str
+    value: int | float | bool
+
+
+Argument = Array | Scalar
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a launch did besides changing memory.  ``limit`` says that it was stopped; then memory is half done."""
+
+    blocks: int
+    batch: int
+    iterations: int
+    limit: StepLimit | None = None
+    findings: tuple[Any, ...] = ()
+    asserts: tuple[Any, ...] = field(default=())
+
+
+def load(bytecode: bytes, *, disassemble: Callable[[bytes], str] = disassemble) -> Program:
+    """A program from Tile IR bytecode.  Raises Unsupported and InvalidTileIR.
+
+    ``disassemble`` turns bytecode into text; pass a confined one for bytes from a stranger.
+    """
+    return build(parse(disassemble(bytecode)))
+
+
+# Bytes an element of a plan's dtype takes, and the Tile IR element it is.
+PLAN_ELEMS = {
+    "bool": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "i8", "u16": "i16", "u32": "i32",
+    "u64": "i64", "f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64", "f8e4m3": "f8E4M3FN", "f8e5m2": "f8E5M2",
+}  # fmt: skip
+PLAN_BYTES = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2,
+              "bf16": 2, "f32": 4, "f64": 8, "f8e4m3": 1, "f8e5m2": 1}  # fmt: skip
+
+
+class ArgumentError(ValueError):
+    """Arguments that do not fit the kernel's parameters."""
+
+
+def words(arguments: Sequence[Argument], memory: Memory, buffers: Mapping[str, Tensor]) -> list[int | float | bool]:
+    """The kernel's parameters in order: an array is an address, its sizes, its strides; a scalar is itself."""
+    out: list[int | float | bool] = []
+    for argument in arguments:
+        if isinstance(argument, Scalar):
+            out.append(argument.value)
+            continue
+        name = argument.buffer if isinstance(argument.buffer, str) else ""
+        tensor = buffers[argument.buffer] if isinstance(argument.buffer, str) else argument.buffer
+        base = memory.register(tensor, name).base
+        if isinstance(argument.buffer, str):
+            base += tensor.storage_offset() * tensor.element_size()
+        out += [base + argument.offset * PLAN_BYTES[argument.dtype], *argument.shape, *argument.strides]
+    return out
+
+
+def bind_words(program: Program, given: Sequence[int | float | bool]) -> list[Tensor]:
+    """One lane-1 tensor per parameter.  Raises ArgumentError if number or range do not fit."""
+    types = program.module.args
+    if len(given) != len(types):
+        raise ArgumentError(f"the kernel has {len(types)} parameters, {len(given)} words were given")
+    out = []
+    for k, (word, kind) in enumerate(zip(given, types, strict=True)):
+        assert isinstance(kind, ir.TileType)
+        dtype = storage_of(kind.elem)
+        try:
+            out.append(torch.tensor([word], dtype=torch.float64 if isinstance(word, float) else None).to(dtype))
+            if isinstance(word, int) and not dtype.is_floating_point and int(out[-1]) != word:
+                raise ArgumentError(f"parameter {k}: {word} does not fit {kind.elem}")
+        except RuntimeError as error:
+            raise ArgumentError(f"parameter {k}: {word!r}: {error}") from None
+    return out
+
+
+def run(
+    program: Program,
+    grid: tuple[int, int, int],
+    arguments: Sequence[Argument],
+    *,
+    buffers: Mapping[str, Tensor] | None = None,
+    sanitizer: Any = None,
+    batch: int | None = None,
+    deadline: float | None = None,
+    padding_fill: float = 0.0,
+    max_iterations: int = MAX_ITERATIONS,
+    write: Callable[[str], object] | None = None,
+) -> RunReport:
+    """Runs ``program`` over ``grid`` (three entries, x fastest) on ``arguments``; buffers change in place.
+
+    ``batch`` is how many blocks run in lockstep (default: as many as fit the cache; one by one where a loop holds an
+    atomic).  ``deadline`` is a ``time.monotonic()`` value, ``max_iterations`` a bound on loop iterations: past either
+    the report has a ``limit``.  ``padding_fill`` is what loads without a padding value deliver outside the tensor.
+    """
+    memory = sanitizer.memory if sanitizer is not None else Memory()
+    parameters = words(arguments, memory, buffers or {})
+    return launch_words(
+        program, grid, parameters, memory, sanitizer=sanitizer, batch=batch, deadline=deadline,
+        padding_fill=padding_fill, max_iterations=max_iterations, write=write, arguments=arguments,
+    )  # fmt: skip
+
+
+def launch_words(
+    program: Program,
+    grid: tuple[int, int, int],
+    parameters: Sequence[int | float | bool],
+    memory: Memory,
+    *,
+    sanitizer: Any = None,
+    batch: int | None = None,
+    deadline: float | None = None,
+    padding_fill: float = 0.0,
+    max_iterations: int = MAX_ITERATIONS,
+    write: Callable[[str], object] | None = None,
+    arguments: Sequence[Argument] = (),
+) -> RunReport:
+    """Like :func:`run`, with the kernel's parameters as raw words (addresses of ``memory``)."""
+    blocks = grid[0] * grid[1] * grid[2]
+    lanes = 1 if program.sequential else batch or max(1, BATCH_ELEMENTS // max(program.largest_tile, 64))
+    machine = Run(
+        program.module, memory, grid, padding_fill, sanitizer, write or sys.stdout.write, max_iterations, deadline
+    )  # fmt: skip
+    for item in program.module.globals:
+        memory.define_global(item.name, dense(item.value, item.type).contiguous())
+    limit: StepLimit | None = None
+    with torch.no_grad():
+        env: list[Any] = [None] * program.values
+        for slot, value in zip(program.body.arguments, bind_words(program, parameters), strict=True):
+            env[slot] = value
+        first = Frame(machine, np.zeros(1, dtype=np.int64), env)
+        if sanitizer is not None:
+            sanitizer.begin(machine, program, arguments)
+        try:
+            for step in program.prologue:
+                step(first)
+            for start in range(0, blocks, lanes):
+                ids = np.arange(start, min(start + lanes, blocks), dtype=np.int64)
+                program.body.run(Frame(machine, ids, list(env)))
+        except Stopped as stop:
+            limit = stop.limit
+    findings = sanitizer.end() if sanitizer is not None else ()
+    return RunReport(blocks, lanes, machine.iterations, limit, findings, tuple(machine.asserts))

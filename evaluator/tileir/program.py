@@ -1,0 +1,206 @@
+"""A module made ready to run: every operation bound to a step, once.
+
+What depends on nothing but the kernel's parameters is computed once a launch (the *prologue*): constants, views, index
+arithmetic on sizes.  Values of more than a few elements are forgotten after their last use, so that a batch of blocks
+needs little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from . import ir
+from .machine import CONTINUE, RETURN, YIELD, Block, Control, Frame, If, Loop, Step
+from .ops_block import BLOCK_OPS
+from .ops_float import FLOAT_OPS
+from .ops_int import INT_OPS
+from .ops_memory import MEMORY_OPS
+from .ops_mma import MMA_OPS
+from .ops_reduce import bind_reduce, bind_scan
+from .ops_shape import SHAPE_OPS
+from .text import Unsupported
+
+PURE_OPS: dict[str, Callable[..., Tensor]] = {**SHAPE_OPS, **INT_OPS, **FLOAT_OPS, **MMA_OPS}
+TERMINATORS = frozenset({"yield", "continue", "break", "return"})
+# Undefined for some operands: not to be run where the program would not, or the sanitizer would report it in vain.
+_PARTIAL = frozenset({"divi", "remi", "shli", "shri", "ftoi"})
+_VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strided_view", "make_gather_scatter_view",
+                          "get_index_space_shape", "get_tensor_shape"})  # fmt: skip
+_LOOP_ATOMICS = frozenset({"atomic_rmw_tko", "atomic_cas_tko", "atomic_red_view_tko"})
+
+
+@dataclass(eq=False)
+class Program:
+    """What :func:`build` makes of a module.  ``sequential``: a loop holds an atomic, so blocks must run one by one."""
+
+    module: ir.Module
+    prologue: list[Step]
+    body: Block
+    values: int
+    sequential: bool
+    largest_tile: int
+    text: str = ""
+
+
+def walk(region: ir.Region) -> Iterable[ir.Op]:
+    """All operations of a region and of the regions inside, in order."""
+    for op in region.ops:
+        yield op
+        for inner in op.regions:
+            yield from walk(inner)
+
+
+def _waits(region: ir.Region, in_loop: bool = False) -> bool:
+    return any(
+        (in_loop and op.name in _LOOP_ATOMICS) or any(_waits(r, in_loop or op.name == "loop") for r in op.regions)
+        for op in region.ops
+    )
+
+
+def free_values(region: ir.Region) -> set[int]:
+    """Values used in ``region`` that are defined outside."""
+    used: set[int] = set()
+    defined: set[int] = set(region.arguments)
+    for op in walk(region):
+        used.update(op.operands)
+        defined.update(op.results)
+        for inner in op.regions:
+            defined.update(inner.arguments)
+    return used - defined
+
+
+class _Builder:
+    def __init__(self, module: ir.Module):
+        self.module = module
+        self.prologue: list[Step] = []
+        self.constant: set[int] = set(module.body.arguments)  # equal in all blocks, known before any runs
+        self.sizes: dict[int, int] = {}
+
+    def block(self, region: ir.Region, kind: str, top: bool) -> Block:
+        segments: list[tuple[list[Step], Control | None]] = []
+        steps: list[Step] = []
+        operands: tuple[int, ...] = ()
+        ops = [op for op in region.ops if not self.hoist(op, top)]
+        if ops and ops[-1].name in TERMINATORS:
+            kind, operands = ops[-1].name, ops[-1].operands
+            ops.pop()
+        kills = self.kills(region, ops, operands)
+        for op, dying in zip(ops, kills, strict=True):
+            if op.name in TERMINATORS:
+                raise Unsupported(f"{op.name} in the middle of a region", op=op.name, location=self.module.location(op))
+            bound = self.bind(op)
+            if isinstance(bound, If | Loop):
+                segments.append((steps, bound))
+                steps = []
+            elif bound is not None:
+                steps.append(bound)
+            if dying:
+                steps.append(_forget(dying))
+        segments.append((steps, None))
+        return Block(region.arguments, segments, kind, operands, tuple(sorted(free_values(region))))
+
+    def hoist(self, op: ir.Op, top: bool) -> bool:
+        """Moves ``op`` to the prologue if it depends on parameters alone and can do no harm there."""
+        if op.name in PURE_OPS or op.name in _VIEW_MAKERS or op.name == "assume":
+            known = all(v in self.constant for v in op.operands)
+            if known and (top or op.name not in _PARTIAL):
+                self.constant.update(op.results)
+                step = self.bind(op)
+                if step is not None:
+                    assert not isinstance(step, If | Loop)
+                    self.prologue.append(step)
+                return True
+        return False
+
+    def kills(self, region: ir.Region, ops: list[ir.Op], last: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Which values each operation may forget: defined in this region, used here for the last time."""
+        local = {r for op in ops for r in op.results} | set(region.arguments)
+        seen = set(last)
+        out: list[tuple[int, ...]] = []
+        for op in reversed(ops):
+            used = set(op.operands) | set(op.results)
+            for inner in op.regions:
+                used |= free_values(inner)
+            dying = {v for v in used - seen if v in local and v not in self.constant}
+            out.append(tuple(v for v in dying if self.sizes.get(v, 0) > 64 or v in region.arguments))
+            seen |= used
+        return out[::-1]
+
+    def bind(self, op: ir.Op) -> Step | If | Loop | None:
+        for result, kind in zip(op.results, op.result_types, strict=True):
+            if isinstance(kind, ir.TileType):
+                size = 1
+                for s in kind.shape:
+                    size *= s
+                self.sizes[result] = size
+        name = op.name
+        if name in PURE_OPS:
+            return _pure(op, PURE_OPS[name])
+        if name in MEMORY_OPS:
+            return MEMORY_OPS[name](op, False)
+        if name in BLOCK_OPS:
+            return BLOCK_OPS[name](op)
+        if name == "if":
+            return If(op, self.block(op.regions[0], YIELD, False), self.block(op.regions[1], YIELD, False))
+        if name in ("for", "loop"):
+            return Loop(op, self.block(op.regions[0], CONTINUE, False), name == "for")
+        if name in ("reduce", "scan"):
+            binder = bind_reduce if name == "reduce" else bind_scan
+            return binder(op, self.straight(op), self.module)
+        raise Unsupported(f"operation {name!r} is not emulated", op=name, location=self.module.location(op))
+
+    def straight(self, op: ir.Op) -> Block:
+        """The combine region of reduce or scan: straight code only."""
+        body = self.block(op.regions[0], YIELD, False)
+        if len(body.segments) != 1:
+            where = self.module.location(op)
+            raise Unsupported(f"{op.name}: control flow in its combine function", op=op.name, location=where)
+        return body
+
+
+def _pure(op: ir.Op, fn: Callable[..., Tensor]) -> Step:
+    result = op.results[0]
+    if len(op.operands) == 1:
+        (a,) = op.operands
+
+        def one(frame: Frame) -> None:
+            env = frame.env
+            env[result] = fn(op, env[a])
+
+        return one
+    if len(op.operands) == 2:
+        a, b = op.operands
+
+        def two(frame: Frame) -> None:
+            env = frame.env
+            env[result] = fn(op, env[a], env[b])
+
+        return two
+    operands = op.operands
+
+    def many(frame: Frame) -> None:
+        env = frame.env
+        env[result] = fn(op, *[env[v] for v in operands])
+
+    return many
+
+
+def _forget(slots: tuple[int, ...]) -> Step:
+    def step(frame: Frame) -> None:
+        for slot in slots:
+            frame.env[slot] = None
+
+    return step
+
+
+def build(module: ir.Module, text: str = "") -> Program:
+    """Binds every operation.  Raises Unsupported for what the emulator can not run."""
+    builder = _Builder(module)
+    body = builder.block(module.body, RETURN, True)
+    return Program(
+        module, builder.prologue, body, len(module.names), _waits(module.body), max(builder.sizes.values(), default=1),
+        text,
+    )  # fmt: skip

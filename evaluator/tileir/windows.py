@@ -1,0 +1,162 @@
+"""Where the tiles of many lanes lie: lanes' start coordinates turned into few strided copies.
+
+A tile access gives each lane a start coordinate per tile dimension.  Blocks of a grid mostly want the *product* of a few
+rows and a few columns, many of them the same tile; so the lanes' starts are decomposed into distinct starts per
+dimension (``Lattice``), and the product is cut into pieces that one ``as_strided`` can move: runs of whole tiles in
+arithmetic progression, and the clipped tiles at the tensor's edge.  Coordinates count elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+OUTSIDE = 1 << 60  # a start that is outside every tensor (an index that is negative as a signed number)
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """``starts[k]`` are the distinct starts along tile dimension k; the tiles are their product.
+
+    ``axes`` are the dimensions with more than one start, slowest first in the order of the product's rows.  Lane i has
+    row ``inverse[i]``; None says that lane i has row i.  A uniform access has no axes: one row for all lanes.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    axes: tuple[int, ...]
+    inverse: np.ndarray | None
+
+    @property
+    def rows(self) -> int:
+        return math.prod(len(self.starts[k]) for k in self.axes)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(len(self.starts[k]) for k in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a lattice that lies inside the tensor: one strided copy.
+
+    ``where`` slices the product's array (axes, then tile dimensions); ``start`` are the first element's coordinates,
+    ``steps`` the distance along each axis in elements of that dimension, ``counts`` and ``valid`` the sizes.
+    """
+
+    where: tuple[slice, ...]
+    start: tuple[int, ...]
+    steps: tuple[int, ...]
+    counts: tuple[int, ...]
+    valid: tuple[int, ...]
+
+    def window(self, strides: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """(size, stride, offset) of the copy, in elements, for a tensor of these strides per tile dimension."""
+        offset = sum(map(int.__mul__, self.start, strides))
+        stride = tuple(s * strides[k] for s, k in zip(self.steps, axes, strict=True))
+        return self.counts + self.valid, stride + tuple(strides), offset
+
+
+def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
+    """The lattice of the lanes' starts (an int where all lanes agree), or one lattice a row where it is no product.
+
+    With several lattices lane i has lattice ``number`` i: the list then has exactly ``lanes`` entries.
+    """
+    distinct: list[tuple[int, ...]] = []
+    inverses: dict[int, np.ndarray] = {}
+    for k, start in enumerate(starts):
+        if isinstance(start, int):
+            distinct.append((start,))
+            continue
+        values, inverse = np.unique(start, return_inverse=True)
+        distinct.append(tuple(values.tolist()))
+        if len(values) > 1:
+            inverses[k] = inverse
+    if not inverses:
+        return [Lattice(tuple(distinct), (), None)]
+    identity = np.arange(lanes)
+    best: Lattice | None = None
+    for axes in itertools.permutations(inverses):
+        code = np.zeros(lanes, dtype=np.int64)
+        for k in axes:
+            code = code * len(distinct[k]) + inverses[k]
+        if np.array_equal(code, identity):
+            best = Lattice(tuple(distinct), axes, None)
+            break
+        best = best or Lattice(tuple(distinct), axes, code)
+    assert best is not None
+    if best.inverse is None or best.rows <= lanes and len(np.unique(best.inverse)) == best.rows:
+        return [best]
+    columns = [np.broadcast_to(s, lanes).tolist() for s in starts]
+    return [Lattice(tuple((c[i],) for c in columns), (), None) for i in range(lanes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    at: int
+    count: int
+    start: int
+    step: int
+    valid: int
+
+
+def _segments(starts: tuple[int, ...], tile: int, extent: int) -> list[_Segment]:
+    """Runs of whole tiles, then the clipped ones; tiles outside the tensor have no segment."""
+    whole = 0
+    while whole < len(starts) and starts[whole] + tile <= extent:
+        whole += 1
+    out: list[_Segment] = []
+    if whole:
+        step = starts[1] - starts[0] if whole > 1 else 0
+        if all(starts[i] - starts[0] == i * step for i in range(whole)):
+            out.append(_Segment(0, whole, starts[0], step, tile))
+        else:
+            out += [_Segment(i, 1, starts[i], 0, tile) for i in range(whole)]
+    out += [_Segment(i, 1, s, 0, extent - s) for i, s in enumerate(starts) if i >= whole and s < extent]
+    return out
+
+
+def pieces(lattice: Lattice, tile: Sequence[int], extents: Sequence[int]) -> Iterator[Piece]:
+    """The parts of the lattice's tiles that lie inside a tensor of ``extents`` (per tile dimension)."""
+    per_dim = [_segments(s, t, e) for s, t, e in zip(lattice.starts, tile, extents, strict=True)]
+    for chosen in itertools.product(*per_dim):
+        on_axes = [chosen[k] for k in lattice.axes]
+        yield Piece(
+            tuple(slice(s.at, s.at + s.count) for s in on_axes) + tuple(slice(0, s.valid) for s in chosen),
+            tuple(s.start for s in chosen),
+            tuple(s.step for s in on_axes),
+            tuple(s.count for s in on_axes),
+            tuple(s.valid for s in chosen),
+        )
+
+
+def is_whole(lattice: Lattice, tile: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether all tiles lie inside the tensor, so that no element is padding."""
+    return all(s[-1] + t <= e for s, t, e in zip(lattice.starts, tile, extents, strict=True))
+
+
+def to_lanes(lattice: Lattice, rows: Tensor, tile: Sequence[int]) -> Tensor:
+    """The product's array (axes, then tile) as one tile per lane (or a single one for all)."""
+    flat = rows.reshape(lattice.rows, *tile)
+    if lattice.inverse is None:
+        return flat
+    return flat.index_select(0, torch.from_numpy(lattice.inverse))
+
+
+def to_rows(lattice: Lattice, lanes: Tensor, tile: Sequence[int]) -> Tensor:
+    """Lanes' tiles as the product's array; where several lanes share a row the last one wins."""
+    if lattice.inverse is not None:
+        last = np.zeros(lattice.rows, dtype=np.int64)
+        last[lattice.inverse] = np.arange(len(lattice.inverse))  # numpy: the last assignment stands
+        if lanes.shape[0] > 1:
+            lanes = lanes.index_select(0, torch.from_numpy(last))
+    elif not lattice.axes and lanes.shape[0] > 1:
+        lanes = lanes[-1:]
+    if lanes.shape[0] == 1 and lattice.rows > 1:
+        lanes = lanes.expand(lattice.rows, *lanes.shape[1:])
+    return lanes.reshape(*lattice.counts, *tile)
