@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from kernels_generated.runtime import expr as sizes_language
@@ -62,12 +63,19 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """``dims`` are the free dimensions with their sample values; ``nodes`` are in topological order."""
+    """``dims`` are the free dimensions with their sample values; ``nodes`` are in topological order.
+
+    precision: ieee, or tf32 (float32 operands of contractions may be rounded to tf32).
+    listed: dimensions that kernels may fix at compile time, each with its values (``D in (16, 32, 64)``).
+    Scalars (const, dim and what is computed from them) are nodes named ``$`` and their text: ``$0.5``, ``$sqrt(D)``.
+    """
 
     dims: tuple[tuple[str, int], ...]
     inputs: tuple[Tensor, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+    precision: str = "ieee"
+    listed: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -75,11 +83,11 @@ class Graph:
 
     def value(self, name: str) -> Tensor | Node:
         """The input or node called ``name``; KeyError if there is none."""
-        values: list[Tensor | Node] = [*self.inputs, *self.nodes]
-        for v in values:
-            if v.name == name:
-                return v
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Tensor | Node]:
+        return {v.name: v for v in (*self.inputs, *self.nodes)}
 
     def readers(self, name: str) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if name in n.args)
@@ -102,6 +110,8 @@ class Graph:
                 for n in self.nodes
             ],
             "outputs": list(self.outputs),
+            "precision": self.precision,
+            "listed": [[name, list(values)] for name, values in self.listed],
         }  # fmt: skip
 
     @classmethod
@@ -117,6 +127,8 @@ class Graph:
                 for name, op, args, attrs, dims, dtype in data["nodes"]
             ),
             tuple(data["outputs"]),
+            data["precision"],
+            tuple((name, tuple(values)) for name, values in data["listed"]),
         )
 
 

@@ -1,4 +1,4 @@
-"""What a graph means, run with torch on the CPU: in float64 (the reference) or eagerly in the stored dtypes (the yardstick).
+"""What a graph means, run with torch on the CPU: in float64 (the reference) or eagerly as stored (the yardstick).
 
 - ``fp64``: stored inputs are upcast exactly, nothing is rounded before the end; a cast among floats changes nothing.
 - ``eager``: node by node in the task's dtypes, each op as a PyTorch user would call it; constants and sizes are Python
@@ -35,14 +35,15 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def run(
-    graph: Graph, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str = "ieee"
+    graph: Graph, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str | None = None
 ) -> dict[str, torch.Tensor]:
-    """The graph's outputs by name, from its inputs by name.
+    """The graph's outputs by name, from its inputs by name; ``precision`` instead of the graph's own, if given.
 
     values: a tensor per input, in its declared dtype; sizes are taken from the graph's samples, so use ``task.at`` (or
     ``graph.at``) for others.  A tensor of another shape but the same count is reinterpreted.
     Returns float64 tensors in mode fp64 (integers stay int64), stored dtypes in mode eager.
     """
+    precision = precision or graph.precision
     env: dict[str, Any] = {}
     for tensor in graph.inputs:
         value = values[tensor.name].reshape(shape_at(tensor.shape, graph.sizes))
@@ -60,7 +61,7 @@ def run(
 
 
 def run_calls(
-    decomposition: Decomposition, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str = "ieee"
+    decomposition: Decomposition, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str | None = None
 ) -> dict[str, torch.Tensor]:
     """The target's outputs by running each call's task in order, buffers passed from call to call.
 
@@ -73,7 +74,7 @@ def run_calls(
         sizes = {name: evaluate(expr, graph.sizes) for name, expr in call.sizes}
         task = call.task.at(**sizes)
         given = {t.name: buffers[b] for t, b in zip(task.inputs, call.arguments, strict=True)}
-        made = run(task.graph, given, mode, task.precision if precision == "ieee" else precision)
+        made = run(task.graph, given, mode, precision)
         for result, name in zip(call.results, task.graph.outputs, strict=True):
             buffers[result] = made[name]
     return {name: buffers[name].reshape(shape_at(graph.value(name).shape, graph.sizes)) for name in graph.outputs}
