@@ -1,7 +1,7 @@
 """The tables of the knowledge base, and nothing else: no queries, no connection.
 
-Every row that another person's base could also hold (task, candidate, evaluation, measurement, fact, rule) has a ``key``
-that is a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
+Every row that another person's base could also hold (task, candidate, evaluation, measurement, fact, rule) has a
+``key`` that is a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
 Integer ids are local.  Times are UTC in ISO 8601, durations µs or seconds as the column's name says.
 Slow to import (SQLAlchemy); only :mod:`knowledge_base.store` and :mod:`knowledge_base.browse` use it.
 """

@@ -1,0 +1,127 @@
+"""The knowledge that ships: chips' facts and findings (facts.jsonl), beliefs to be tested (rules.jsonl).
+
+Planting is idempotent: a row's key is the hash of its content.  A planted fact that left the seed is removed; a rule
+leaves only if nothing was ever found out about it.  Statuses, effects and evidence are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from ..content import content_key
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from ..database import Database
+
+RULE_FORM = ("scope", "when", "against", "effect")  # the keys of a rule's checkable form
+STATUSES = ("hypothesised", "supported", "refuted", "superseded")
+
+
+def facts() -> list[dict[str, str]]:
+    """The findings of facts.jsonl and every figure of every recorded chip."""
+    from ..chips import CHIPS
+
+    found = []
+    for line in _lines("facts.jsonl"):
+        _check(line, "facts.jsonl", required=("subject", "name", "value", "source"), optional=("unit", "op", "chip"))
+        found.append({"unit": "", "op": "", "chip": "", **line})
+    for chip in CHIPS.values():
+        named = [("product", chip.product, "", "name"), ("arch", chip.arch, "", "CUDA compute capability")]
+        figures = [(f.name, f"{f.value:.12g}", f.unit, f.source) for f in chip.figures()]
+        for name, value, unit, source in (*named, *figures):
+            fact = {"subject": chip.name, "name": name, "value": value, "unit": unit, "source": source}
+            found.append({**fact, "op": "", "chip": chip.name})
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    """The rules of rules.jsonl, each with its checkable form."""
+    found = _lines("rules.jsonl")
+    for rule in found:
+        _check(rule, "rules.jsonl", required=("statement", "form", "source"), optional=("claimed",))
+        if set(rule["form"]) != set(RULE_FORM):
+            raise UserError(f"rules.jsonl: the form of {rule['statement']!r} wants exactly {', '.join(RULE_FORM)}")
+        rule.setdefault("claimed", {})
+    return found
+
+
+def plant(database: Database) -> None:
+    """Brings the base's seed rows up to date; nothing to do (and quick) if they are."""
+    from sqlalchemy import select
+
+    from ..rows import table_of
+    from ..tables import Meta
+
+    seed = content_key("seed", facts(), rules())
+    meta = table_of(Meta)
+    newest = select(meta.c.value).where(meta.c.name == "seed")
+    with database.read() as connection:
+        if connection.execute(newest).scalar() == seed:
+            return
+    with database.write() as connection:
+        _plant_facts(connection)
+        _plant_rules(connection)
+        connection.execute(meta.delete().where(meta.c.name == "seed"))
+        connection.execute(meta.insert().values(name="seed", value=seed))
+
+
+def _plant_facts(connection: Connection) -> None:
+    from ..rows import now, table_of
+    from ..tables import FactRow
+
+    table = table_of(FactRow)
+    wanted: dict[str, dict[str, Any]] = {content_key("fact", fact): dict(fact) for fact in facts()}
+    present = set(connection.execute(table.select().with_only_columns(table.c.key)).scalars())
+    connection.execute(table.delete().where(table.c.origin == "seed", table.c.key.not_in(list(wanted))))
+    for key, fact in wanted.items():
+        if key not in present:
+            row = FactRow(key=key, origin="seed", created_at=now(), **fact)
+            connection.execute(table.insert().values(**row.model_dump(exclude={"id"})))
+
+
+def _plant_rules(connection: Connection) -> None:
+    from sqlalchemy import select
+
+    from ..rows import now, table_of
+    from ..tables import RuleEvidenceRow, RuleRow
+
+    table, evidence = table_of(RuleRow), table_of(RuleEvidenceRow)
+    wanted = {content_key("rule", r["statement"], r["form"]): r for r in rules()}
+    present = set(connection.execute(table.select().with_only_columns(table.c.key)).scalars())
+    untouched = (table.c.origin == "seed") & (table.c.status == "hypothesised")
+    unproven = table.c.id.not_in(select(evidence.c.rule_id))
+    connection.execute(table.delete().where(untouched, unproven, table.c.key.not_in(list(wanted))))
+    for key, rule in wanted.items():
+        if key in present:
+            continue
+        scope = rule["form"]["scope"]
+        row = RuleRow(
+            key=key,
+            statement=rule["statement"],
+            status="hypothesised",
+            op=scope.get("op", ""),
+            chip=scope.get("chip", ""),
+            form=rule["form"],
+            claimed=rule["claimed"],
+            source=rule["source"],
+            origin="seed",
+            created_at=now(),
+            updated_at=now(),
+        )
+        connection.execute(table.insert().values(**row.model_dump(exclude={"id"})))
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _check(line: dict[str, Any], file: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    missing, unknown = set(required) - set(line), set(line) - set(required) - set(optional)
+    if missing or unknown:
+        raise UserError(f"{file}: {sorted(missing or unknown)[0]!r} is {'missing' if missing else 'unknown'} in {line}")
