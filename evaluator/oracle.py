@@ -1,0 +1,224 @@
+"""The oracle: inputs, fp64 reference and yardstick of a task, computed in a process that never saw a candidate.
+
+:class:`Oracle` owns that process.  It is a fresh interpreter (:mod:`.oracle_worker`), not a fork: it inherits no memory
+of ours, can be started again after a candidate was read, and imports torch while the caller is still tracing.
+Questions and answers are pickles over a private socket pair; both ends are this package's own code, and no question
+holds a byte of a candidate.  One question at a time is answered; :meth:`Oracle.expect_all` keeps a few in flight so
+that the reference of the next case is computed while the caller emulates this one.
+
+One Oracle serves one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.snf.graph import Graph
+from knowledge_base.snf.task import Decomposition, Task
+
+if TYPE_CHECKING:
+    import torch
+
+AHEAD = 3  # questions in flight: enough to keep the worker busy, few enough for the socket's buffer
+ANSWER_SECONDS = 120.0  # a judged size is chosen to take well under a second
+
+
+class OracleDefect(RuntimeError):
+    """The reference failed on a legal question: a defect of ours, with the worker's traceback."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One case: ``graph`` at ``sizes`` on the values that ``distribution`` and ``seed`` give."""
+
+    graph: Graph
+    sizes: tuple[tuple[str, int], ...]
+    distribution: str
+    seed: int
+    precision: str = "ieee"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The answer: stored inputs and weights by name; per output the fp64 reference and what eager PyTorch gives."""
+
+    inputs: dict[str, torch.Tensor]
+    reference: tuple[torch.Tensor, ...]  # float64 (integer and bool outputs: their own dtype)
+    eager: tuple[torch.Tensor, ...]  # in the outputs' stored dtypes
+
+
+def question(task: Task, sizes: Mapping[str, int], distribution: str, seed: int) -> Question:
+    """The question about one task."""
+    return Question(task.graph, tuple(sorted(sizes.items())), distribution, seed, task.precision)
+
+
+def composed_question(
+    decomposition: Decomposition, sizes: Mapping[str, int], distribution: str, seed: int, precision: str = "ieee"
+) -> Question:
+    """The question about a whole target."""
+    return Question(decomposition.graph, tuple(sorted(sizes.items())), distribution, seed, precision)
+
+
+class Oracle:
+    """The process and the line to it.  Use as a context manager, or close() it; it also ends with its parent."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
+        self._stale = 0  # answers in flight that nobody wants any more
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the oracle
+        self._start()
+
+    def expect(self, task: Task, sizes: Mapping[str, int], distribution: str, seed: int) -> Expected:
+        """Inputs, reference and yardstick of ``task`` at ``sizes``.
+
+        Raises OracleDefect where the reference fails, EnvironmentLacks where the process dies twice.
+        """
+        return next(self.expect_all([question(task, sizes, distribution, seed)]))
+
+    def expect_all(self, questions: Iterable[Question]) -> Iterator[Expected]:
+        """The answers in order.  Leaving the iteration early is fine: what is in flight is thrown away."""
+        waiting: deque[Question] = deque()
+        upcoming = iter(questions)
+        try:
+            while True:
+                while len(waiting) < AHEAD and (q := next(upcoming, None)) is not None:
+                    waiting.append(q)
+                    self._send(q)
+                if not waiting:
+                    return
+                answer = self._receive(waiting)
+                waiting.popleft()
+                yield answer
+        finally:
+            self._stale += len(waiting)
+
+    def close(self) -> None:
+        """Ends the process.  May be called twice."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # -------------------------------------------------------------------------------------------- the process
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).resolve().parents[1])
+        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "evaluator.oracle_worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=(theirs.fileno(),),
+            # One thread: the caller emulates on the other cores meanwhile.
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is the caller's to handle
+        )
+        theirs.close()
+        self._stale = 0
+        self._line = Connection(ours.detach())
+
+    def _send(self, q: Question) -> None:
+        if self._line is None:
+            self._start()
+        assert self._line is not None
+        with contextlib.suppress(OSError):  # a dead worker is noticed, and restarted, where its answer is due
+            self._line.send(q)
+
+    def _receive(self, waiting: Iterable[Question]) -> Expected:
+        try:
+            return self._receive_once()
+        except (EOFError, OSError):
+            self._obituary()
+        self.close()
+        self._start()
+        for q in waiting:
+            self._send(q)
+        try:
+            return self._receive_once()
+        except (EOFError, OSError):
+            said = self._obituary()
+            self.close()
+            raise EnvironmentLacks(
+                f"the reference process died twice: {said}", "Free some memory, or lower --jobs, and try again."
+            ) from None
+
+    def _receive_once(self) -> Expected:
+        assert self._line is not None
+        while True:
+            if not self._line.poll(ANSWER_SECONDS):
+                raise OSError(f"no answer from the reference process in {ANSWER_SECONDS:.0f} s")
+            kind, body = self._line.recv()
+            if not self._stale:
+                break
+            self._stale -= 1
+        if kind == "error":
+            raise OracleDefect(f"the reference failed:\n{body}")
+        return Expected(
+            {name: unpack(packed) for name, packed in body["inputs"].items()},
+            tuple(unpack(packed) for packed in body["reference"]),
+            tuple(unpack(packed) for packed in body["eager"]),
+        )
+
+    def _obituary(self) -> str:
+        """How the process ended, with the last line it wrote."""
+        assert self._process is not None
+        self._process.kill()  # no effect where it is dead already
+        code = self._process.wait()
+        cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f"{cause}{': ' + lines[-1] if lines else ''}"
+
+
+# ---------------------------------------------------------------------------------------------------- tensors as bytes
+
+Packed = tuple[str, tuple[int, ...], bytes]
+
+
+def pack(tensor: torch.Tensor) -> Packed:
+    """A tensor as (torch dtype name, shape, row-major bytes)."""
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1)
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy().tobytes()
+
+
+def unpack(packed: Any) -> torch.Tensor:
+    """The inverse of :func:`pack`; the tensor owns its memory."""
+    import torch
+
+    name, shape, data = packed
+    dtype = getattr(torch, name)
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)

@@ -1,0 +1,80 @@
+"""The oracle's process: reads questions from a socket, answers with inputs, fp64 reference and eager results.
+
+Started by :class:`evaluator.oracle.Oracle` as ``python -m evaluator.oracle_worker FD``; ends when the socket closes.
+It imports nothing of a candidate and reads no file that one could have written.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import OrderedDict
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from evaluator.oracle import Question, pack
+
+CACHE_BYTES = 256 * 2**20  # answers kept for searches that ask the same again
+
+
+def answer(q: Question) -> dict[str, Any]:
+    """Inputs, reference and eager results of one question, packed."""
+    import torch
+
+    from evaluator.inputs import draw, torch_dtype
+    from knowledge_base.snf import reference
+
+    sizes = dict(q.sizes)
+    graph = replace(q.graph, dims=tuple((name, sizes[name]) for name, _ in q.graph.dims))
+    inputs = draw(graph, sizes, q.distribution, q.seed)
+    with torch.no_grad():
+        exact = reference.run(graph, inputs, "fp64", q.precision)
+        eager = reference.run(graph, inputs, "eager", q.precision)
+    stored = [torch_dtype(graph.value(name).dtype) for name in graph.outputs]
+    return {
+        "inputs": {name: pack(value) for name, value in inputs.items()},
+        "reference": [
+            pack(exact[name].to(torch.float64) if dtype.is_floating_point else exact[name].to(dtype))
+            for name, dtype in zip(graph.outputs, stored, strict=True)
+        ],
+        "eager": [pack(eager[name].to(dtype)) for name, dtype in zip(graph.outputs, stored, strict=True)],
+    }
+
+
+def _bytes(body: dict[str, Any]) -> int:
+    tensors = [*body["inputs"].values(), *body["reference"], *body["eager"]]
+    return sum(len(data) for _, _, data in tensors)
+
+
+def serve(line: Connection) -> None:
+    """Answers until the other end closes."""
+    import torch
+
+    torch.set_num_threads(1)
+    cache: OrderedDict[Question, dict[str, Any]] = OrderedDict()
+    held = 0
+    while True:
+        try:
+            q = line.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            body = cache.pop(q, None)
+            if body is None:
+                body = answer(q)
+                held += _bytes(body)
+            cache[q] = body
+            while held > CACHE_BYTES and len(cache) > 1:
+                held -= _bytes(cache.popitem(last=False)[1])
+            message: tuple[str, Any] = ("answer", body)
+        except Exception:
+            message = ("error", traceback.format_exc())
+        try:
+            line.send(message)
+        except OSError:
+            return
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

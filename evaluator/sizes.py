@@ -1,0 +1,214 @@
+"""Which sizes a candidate is judged at: where tilings, guards and thresholds go wrong, each small enough to emulate.
+
+The recipes: every dimension 1; one below and one above a tile in every dimension; primes; one dimension as long as the
+task's sample (and a bit) while the others stay short; both sides of every number that a guard mentions; multiples of
+the tiles.  Which of the many are used is drawn from the seed, so a candidate cannot know them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+
+from kernels_generated.runtime.expr import Expr, ExprError, evaluate, holds, symbols
+from kernels_generated.runtime.plan import Guard, Launch, LaunchPlan
+from knowledge_base.snf.graph import Graph, shape_at
+from knowledge_base.snf.task import Task
+
+Sizes = dict[str, int]
+
+ELEMENTS = 16_384  # DESIGN: errors are pooled over at least this many elements
+MAX_WORK = 20_000_000  # multiply-adds and elements of one judged size: some 20 ms of a CPU core
+MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
+TALLEST = 70_000
+PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
+
+
+def work(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """Multiply-adds plus elements of every value: a proxy for the time of a reference or an emulation."""
+    total = sum(prod(shape_at(t.shape, sizes)) for t in graph.inputs)
+    for node in graph.nodes:
+        elements = prod(shape_at(node.shape, sizes))
+        total += elements
+        if node.op in ("linear", "matmul"):
+            right = shape_at(graph.value(node.args[1]).shape, sizes)
+            left = shape_at(graph.value(node.args[0]).shape, sizes)
+            total += elements * (left[-1] if left else right[-1])
+    return total
+
+
+def output_elements(task: Task, sizes: Mapping[str, int]) -> int:
+    """Elements of the smallest output."""
+    return min(prod(shape_at(t.shape, sizes)) for t in task.outputs)
+
+
+# ---------------------------------------------------------------------------------------------------- what plans say
+
+
+def tiles(plans: Iterable[LaunchPlan], axes: Mapping[str, object], dims: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The tile extents of each dimension: divisors in grids and guards, else axes named for it, else any axis."""
+    found: dict[str, set[int]] = {d: set() for d in dims}
+    for plan in plans:
+        for e in _expressions(plan):
+            for divisor, dividend in _divisions(e):
+                if 1 < divisor <= MAX_TILE:
+                    for d in symbols(dividend) & set(dims):
+                        found[d].add(divisor)
+    powers = {k: v for k, v in axes.items() if isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= MAX_TILE}
+    for d in dims:
+        named = {v for k, v in powers.items() if k.upper().endswith(d.upper())}
+        found[d] |= named
+        if not found[d]:
+            found[d] = set(powers.values()) or {16}
+    return {d: tuple(sorted(values)) for d, values in found.items()}
+
+
+def _expressions(plan: LaunchPlan) -> Iterator[Expr]:
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            yield from step.grid
+    for g in plan.guards:
+        yield g.left
+        yield g.right
+
+
+def _divisions(e: Expr) -> Iterator[tuple[int, Expr]]:
+    if isinstance(e, tuple):
+        op, a, b = e
+        if op in ("cdiv", "fdiv", "mod") and isinstance(b, int):
+            yield b, a
+        yield from _divisions(a)
+        yield from _divisions(b)
+
+
+def _edges(guards: Iterable[Guard], dims: Sequence[str]) -> list[tuple[str, int]]:
+    """(dimension, value) on both sides of each guard that compares one dimension with a number."""
+    out: list[tuple[str, int]] = []
+    for guard in guards:
+        names = sorted((symbols(guard.left) | symbols(guard.right)) & set(dims))
+        numbers = set(_numbers(guard.left)) | set(_numbers(guard.right))
+        for name in names[:2]:
+            for n in sorted(numbers):
+                out += [(name, v) for v in (n - 1, n, n + 1) if 1 <= v <= TALLEST]
+    return list(dict.fromkeys(out))
+
+
+def _numbers(e: Expr) -> Iterator[int]:
+    if isinstance(e, int):
+        yield e
+    elif isinstance(e, tuple):
+        yield from _numbers(e[1])
+        yield from _numbers(e[2])
+
+
+# ---------------------------------------------------------------------------------------------------- choosing
+
+
+def judged_sizes(
+    task: Task, plans: Sequence[LaunchPlan], axes: Mapping[str, object], seed: int, edges: int = 4
+) -> tuple[Sizes, ...]:
+    """The sizes to judge at, the first with at least ELEMENTS output elements where that is possible.
+
+    ``edges`` bounds how many guard edges are taken.  A dimension that the task calls constant and a plan pins takes the
+    values its spec lists and no others; all of them occur.
+    """
+    rng = random.Random(seed)
+    dims = tuple(task.sizes)
+    pinned = _pinned(task, plans)
+    extents = tiles(plans, axes, dims)
+    guards = [g for plan in plans for g in plan.guards]
+    rows: list[Sizes] = [_bulk(task, rng, pinned)]
+    rows.append({d: rng.choice(extents[d]) + 1 for d in dims})
+    rows.append({d: max(1, rng.choice(extents[d]) - 1) for d in dims})
+    rows.append(dict.fromkeys(dims, 1))
+    rows.append({d: rng.choice(extents[d]) * rng.choice((1, 2)) for d in dims})
+    for d in dims:
+        rows.append(_small(dims, rng) | {d: _tall(task.sizes[d], rng)})
+    near = _edges(guards, [d for d in dims if d not in pinned])
+    for name, value in rng.sample(near, min(edges, len(near))):
+        rows.append(_small(dims, rng) | {name: value})
+    longest = max((len(values) for values in pinned.values()), default=0)
+    while len(rows) < longest:
+        rows.append(_small(dims, rng))
+    for i, row in enumerate(rows):
+        for d, values in pinned.items():
+            row[d] = task.sizes[d] if i == 0 else values[i % len(values)]
+    fitted = [_fit(task, row, frozenset(pinned)) for row in rows]
+    unique = {tuple(sorted(row.items())): row for row in fitted if row is not None}
+    return tuple(unique.values())
+
+
+def _pinned(task: Task, plans: Sequence[LaunchPlan]) -> dict[str, tuple[int, ...]]:
+    mentioned = {s for plan in plans for g in plan.guards for s in symbols(g.left) | symbols(g.right)}
+    return {
+        d: tuple(dict.fromkeys((task.sizes[d], *values))) for d, values in task.constants if d in mentioned and values
+    }
+
+
+def _small(dims: Sequence[str], rng: random.Random) -> Sizes:
+    return {d: rng.choice([p for p in PRIMES if p < 40]) for d in dims}
+
+
+def _tall(sample: int, rng: random.Random) -> int:
+    """A prime a bit above the sample (bounded): a threshold below the sample's own size cannot hide."""
+    start = min(max(sample, 64), TALLEST) + rng.randrange(1, 16)
+    return next(n for n in range(start, 2 * start + 2) if all(n % k for k in range(2, int(n**0.5) + 1)))
+
+
+def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]]) -> Sizes:
+    """Primes, grown together until the smallest output has ELEMENTS elements."""
+    scale = 7.0
+    row: Sizes = {}
+    for _ in range(40):
+        row = {d: rng.choice([p for p in PRIMES if scale <= p <= 1.5 * scale + 4]) for d in task.sizes}
+        row |= {d: task.sizes[d] for d in pinned}
+        satisfied = _satisfy(task, row)
+        if satisfied is None or output_elements(task, satisfied) >= ELEMENTS or work(task.graph, satisfied) > MAX_WORK:
+            break
+        scale = min(scale * 1.25, 1200)
+    return row
+
+
+def _fit(task: Task, row: Sizes, keep: frozenset[str]) -> Sizes | None:
+    """``row`` within the task's constraints and MAX_WORK (longest dimensions cut first); None if that is impossible."""
+    fitted = _satisfy(task, row)
+    while fitted is not None and work(task.graph, fitted) > MAX_WORK:
+        free = {d: v for d, v in fitted.items() if d not in keep and v > 1}
+        if not free:
+            return fitted
+        longest = max(free, key=lambda d: free[d])
+        # the second longest is cut first where that is enough: the longest is usually why the row exists
+        others = sorted((v, d) for d, v in free.items() if d != longest and v > 16)
+        victim = others[-1][1] if others else longest
+        fitted = _satisfy(task, fitted | {victim: (fitted[victim] // 2) | 1})
+    return fitted
+
+
+def _satisfy(task: Task, row: Sizes) -> Sizes | None:
+    """``row`` with the smaller side of broken constraints lowered, or the larger raised; None where that fails."""
+    row = dict(row)
+    for _ in range(4):
+        broken = next((c for c in task.constraints if not _holds(c, row)), None)
+        if broken is None:
+            return row
+        comparison, left, right = broken
+        if isinstance(left, str) and comparison in ("<=", "<", "=="):
+            row[left] = max(1, evaluate(right, row) - (comparison == "<"))
+        elif isinstance(right, str) and comparison in (">=", ">", "=="):
+            row[right] = max(1, evaluate(left, row) - (comparison == ">"))
+        elif isinstance(left, str) and comparison in (">=", ">"):
+            row[left] = evaluate(right, row) + (comparison == ">")
+        elif isinstance(right, str) and comparison in ("<=", "<"):
+            row[right] = evaluate(left, row) + (comparison == "<")
+        else:
+            return None
+    return None
+
+
+def _holds(constraint: tuple[str, Expr, Expr], row: Mapping[str, int]) -> bool:
+    comparison, left, right = constraint
+    try:
+        return holds(comparison, evaluate(left, row), evaluate(right, row))
+    except ExprError:
+        return False
