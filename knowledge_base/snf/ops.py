@@ -1,8 +1,9 @@
 """The table of ops: for each its SNF spelling, shape and dtype rule, meaning in torch, flops, and how it may fuse.
 
-Adding an op is adding one entry to ``OPS`` (and a name to the list in :mod:`knowledge_base.snf.graph`).  The meaning is
-one function, used by both modes of :mod:`knowledge_base.snf.reference`: on float64 tensors it is the reference, on tensors
-of the stored dtype it is the yardstick, the op as a PyTorch user would call it.  torch is imported when an op is run.
+Adding an op is adding one entry to ``OPS`` (and a name to the list in :mod:`knowledge_base.snf.graph`).  The meaning
+is one function for both modes of :mod:`knowledge_base.snf.reference`: on float64 tensors it is the reference, on
+tensors of the stored dtype it is the yardstick, the op as a PyTorch user would call it.  torch is imported when an op
+is run.
 
 Kinds (``Op.kind``) say how an op may fuse:
 
@@ -148,7 +149,7 @@ def _matmul(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
         raise ShapeError(f"@ needs two matrices, not {text(a)} and {text(b)}")
     if not same(a[-1], b[-2]):
         raise ShapeError(
-            f"{text(a)} @ {text(b)}: the inner sizes {show(a[-1])} and {show(b[-2])} differ (did you mean .T on the second?)"
+            f"{text(a)} @ {text(b)}: the inner sizes {show(a[-1])} and {show(b[-2])} differ (.T on the second?)"
         )
     return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
 
@@ -415,19 +416,19 @@ _TABLE = (
     _binary("ne", "ne", "NotEqual", dtype="bool", commutative=True),
     Op("where", "elementwise", ("Where",), (3, 3), broadcast, _run_where, (), "branches", _per_element(1)),
     _unary("neg", _torch("neg"), "Neg", plain=1, special=0, dtype="first"),
-    _unary("abs", _torch("abs"), "Abs", plain=1, special=0, dtype="first"),
-    _unary("exp", _torch("exp"), "Exp"),
-    _unary("log", _torch("log"), "Log"),
-    _unary("sqrt", _torch("sqrt"), "Sqrt"),
-    _unary("rsqrt", _torch("rsqrt"), "Rsqrt"),
-    _unary("tanh", _torch("tanh"), "Tanh"),
-    _unary("erf", _torch("erf"), "Erf"),
-    _unary("sigmoid", _torch("sigmoid"), "Sigmoid", plain=2, special=1),
+    _unary("abs", _torch("abs"), "abs", "Abs", plain=1, special=0, dtype="first"),
+    _unary("exp", _torch("exp"), "exp", "Exp"),
+    _unary("log", _torch("log"), "log", "Log"),
+    _unary("sqrt", _torch("sqrt"), "sqrt", "Sqrt"),
+    _unary("rsqrt", _torch("rsqrt"), "rsqrt", "Rsqrt"),
+    _unary("tanh", _torch("tanh"), "tanh", "Tanh"),
+    _unary("erf", _torch("erf"), "erf", "Erf"),
+    _unary("sigmoid", _torch("sigmoid"), "sigmoid", "Sigmoid", plain=2, special=1),
     # tanh form: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 (Hendrycks & Gimpel, arXiv:1606.08415)
     _unary("gelu", _functional("gelu"), "GELU", plain=8, special=1, attrs=(("approximate", "tanh"),)),
     _unary("silu", _functional("silu"), "SiLU", plain=3, special=1),
     _unary("relu", _torch("relu"), "ReLU", plain=1, special=0, dtype="first"),
-    _unary("square", _run_square, "Square", plain=1, special=0, dtype="first"),
+    _unary("square", _run_square, "square", "Square", plain=1, special=0, dtype="first"),
     _unary("cast", _run_cast, "Cast", special=0, dtype="attr", attrs=(("dtype", REQUIRED),)),
     _reduction("sum", _run_reduction("sum"), "Sum", 1, "sum"),
     _reduction("mean", _run_reduction("mean"), "Mean", 1, "float"),
@@ -525,7 +526,7 @@ def _dtype(op: Op, args: Sequence[Tensor | Node], attrs: Attrs) -> str:
 def apply(
     op_name: str, name: str, args: Sequence[Tensor | Node], where: tuple[int, int] = (0, 0), **attrs: Any
 ) -> Node:  # fmt: skip
-    """The node ``name = op(args)[attrs]`` with shape and dtype.  Raises ShapeError for arguments the op does not take."""
+    """The node ``name = op(args)[attrs]`` with shape and dtype.  Raises ShapeError for what the op does not take."""
     op = OPS[op_name]
     if not op.arity[0] <= len(args) <= op.arity[1]:
         least, most = op.arity

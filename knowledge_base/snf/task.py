@@ -1,9 +1,9 @@
 """Task: a piece of a graph that one candidate file computes, in canonical form, with its identity.
 
 The canonical sub-graph is what everybody downstream sees (the prompt, the synthesizer, the oracle): inputs are
-contiguous buffers in argument order, their axes split as far as the task's own views need (``qkv[B, T, 3, H, D]``), shared leading
-axes flattened to ``M``, dimensions renamed by first appearance.  Views that the task reads through are nodes
-(``select``, ``permute``, ``reshape``) of its graph; outputs are contiguous in the shape the graph gives them.
+contiguous buffers in argument order, their axes split as far as the task's own views need (``qkv[B, T, 3, H, D]``),
+shared leading axes flattened to ``M``, dimensions renamed by first appearance.  Views that the task reads through are
+nodes (``select``, ``permute``, ``reshape``) of its graph; outputs are contiguous in the shape the graph gives them.
 """
 
 from __future__ import annotations
