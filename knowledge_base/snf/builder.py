@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kernels_generated.runtime.expr import Expr, show
+from kernels_generated.runtime.expr import Expr, symbols
 
 from .graph import Graph, Node, Tensor
-from .ops import apply
+from .ops import apply, is_scalar
+from .printer import scalar_text
 
 Value = Tensor | Node
 
 # A GPT-2 with 48 layers has about 2,000 nodes; ten times that is still quick, and a text can't make us build more.
 MAX_VALUES = 20_000
+MAX_SCALAR_TEXT = 200  # characters: a number's formula is short in any honest text
 
 
 class TooLarge(ValueError):
-    """A graph of more than MAX_VALUES values."""
+    """A graph of more than MAX_VALUES values, or a scalar formula of absurd length."""
 
 
 class Builder:
@@ -25,6 +28,8 @@ class Builder:
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
+        self.reserved: frozenset[str] = frozenset()  # names that are never invented
+        self._numbers: dict[str, int] = {}
 
     def input(self, name: str, dtype: str, shape: Sequence[Expr], role: str = "input") -> Tensor:
         tensor = Tensor(name, dtype, tuple(shape), role)
@@ -32,37 +37,40 @@ class Builder:
         return tensor
 
     def node(
-        self, op: str, args: Sequence[Value], name: str = "", where: tuple[int, int] = (0, 0), **attrs: Any
+        self, op: str, args: Sequence[Value], name: str = "t", where: tuple[int, int] = (0, 0), **attrs: Any
     ) -> Node:
         """Adds ``op(args)``; a name already taken gets a number.  Raises ShapeError, TooLarge."""
-        made = apply(op, self.free(name or "t"), args, where, **attrs)
+        made = apply(op, name, args, where, **attrs)
+        if is_scalar(made):
+            text = scalar_text(op, [a.name[1:] for a in args], dict(made.attrs))
+            if len(text) > MAX_SCALAR_TEXT:
+                raise TooLarge(f"a number written in more than {MAX_SCALAR_TEXT} characters")
+            made = replace(made, name="$" + text)
+            known = self.values.get(made.name)
+            if isinstance(known, Node):
+                return known
+        else:
+            made = replace(made, name=self.free(name))
         self._add(made)
         return made
 
     def const(self, value: float, where: tuple[int, int] = (0, 0)) -> Node:
-        return self._scalar(f"${value!r}", "const", (), where, value=value)
+        return self.node("const", [], where=where, value=value)
 
     def dim(self, expr: Expr, where: tuple[int, int] = (0, 0)) -> Node:
         """The size ``expr`` as a number; a plain constant when it is one."""
-        if isinstance(expr, int):
-            return self.const(expr, where)
-        return self._scalar(f"${show(expr)}", "dim", (), where, expr=expr)
+        return self.const(expr, where) if isinstance(expr, int) else self.node("dim", [], where=where, expr=expr)
 
     def free(self, name: str) -> str:
-        """``name``, or ``name_2``, ``name_3`` … when it is taken."""
-        taken, number = name, 1
-        while taken in self.values:
+        """``name``, or ``name_2``, ``name_3`` … when it is taken; invented names keep off ``reserved``."""
+        if name not in self.values:
+            return name
+        number, taken = self._numbers.get(name, 1), name
+        while taken in self.values or taken in self.reserved:
             number += 1
             taken = f"{name}_{number}"
+        self._numbers[name] = number
         return taken
-
-    def _scalar(self, name: str, op: str, args: Sequence[Value], where: tuple[int, int], **attrs: Any) -> Node:
-        known = self.values.get(name)
-        if isinstance(known, Node):
-            return known
-        made = apply(op, name, args, where, **attrs)
-        self._add(made)
-        return made
 
     def _add(self, value: Value) -> None:
         if len(self.values) >= MAX_VALUES:
@@ -70,16 +78,30 @@ class Builder:
         assert value.name not in self.values, value.name
         self.values[value.name] = value
 
-    def graph(self, dims: dict[str, int], outputs: Sequence[str]) -> Graph:
-        """The graph of what the outputs need."""
+    def graph(self, dims: Mapping[str, int], outputs: Sequence[str], **more: Any) -> Graph:
+        """The graph of what the outputs need, with those of ``dims`` that occur in it, in the order given."""
         needed = set(outputs)
         for value in reversed(list(self.values.values())):
             if isinstance(value, Node) and value.name in needed:
                 needed.update(value.args)
         kept = [v for v in self.values.values() if v.name in needed]
+        occur = {symbol for value in kept for expr in expressions_of(value) for symbol in symbols(expr)}
         return Graph(
-            tuple(dims.items()),
+            tuple((name, sample) for name, sample in dims.items() if name in occur),
             tuple(v for v in kept if isinstance(v, Tensor)),
             tuple(v for v in kept if isinstance(v, Node)),
             tuple(outputs),
+            **more,
         )
+
+
+def expressions_of(value: Value) -> list[Expr]:
+    """The sizes that a value names: its shape's and its attributes'."""
+    out = list(value.shape)
+    if isinstance(value, Node):
+        for key, attr in value.attrs:
+            if key == "shape":
+                out.extend(attr)
+            elif key in ("n", "expr"):
+                out.append(attr)
+    return out

@@ -122,14 +122,13 @@ def everyday(name: str, **sizes: int) -> Task:
 def _made(name: str) -> Task:
     builder = Builder()
     result = _BUILDERS[name][1](builder)
-    graph = builder.graph({}, [result.name])
-    names = dict.fromkeys(s for t in graph.inputs for e in t.shape for s in ([e] if isinstance(e, str) else []))
     samples = dict(_SAMPLES)
     if name in ("linear_gelu",):
         samples["N"] = 3072
     if name == "linear":
         samples["N"] = 2304
-    graph = builder.graph({d: samples[d] for d in names}, [result.name])
+    graph = builder.graph(samples, [result.name])
+    names = graph.sizes
     identity = hashlib.sha256(repr(graph).encode()).hexdigest()
     constants = (("D", HEAD_WIDTHS),) if "D" in names else ()
     constraints = (("<=", "T", "P"),) if name == "embedding" else ()
