@@ -95,7 +95,7 @@ def words(arguments: Sequence[Argument], memory: Memory, buffers: Mapping[str, T
         tensor = buffers[argument.buffer] if isinstance(argument.buffer, str) else argument.buffer
         base = memory.register(tensor, name).base
         if isinstance(argument.buffer, str):
-            base += tensor.storage_offset() * tensor.element_size()
+            base += int(tensor.storage_offset()) * tensor.element_size()
         out += [base + argument.offset * PLAN_BYTES[argument.dtype], *argument.shape, *argument.strides]
     return out
 

@@ -4,8 +4,8 @@ What an operation *does* is in the ``ops_*`` modules; how text becomes this is i
 ``Op.results`` and ``Op.operands`` are integers unique within a module (``Module.names`` has the text's spelling), so
 nobody downstream needs to know about scopes.
 
-Attributes (``Op.attrs``) by name; the parser fills in the defaults that the text omits, so a key is present wherever its
-operation has the attribute:
+Attributes (``Op.attrs``) by name; the parser fills in the defaults that the text omits, so a key is present wherever
+its operation has the attribute:
 
     rounding        str   nearest_even zero negative_inf positive_inf nearest_away approx full nearest_int_to_zero
     flush_to_zero   bool  propagate_nan  bool  fast_acc  bool
@@ -14,7 +14,7 @@ operation has the attribute:
     predicate       str   equal not_equal less_than less_than_or_equal greater_than greater_than_or_equal
     ordering        str   cmpf only: ordered | unordered
     value           Dense constant only
-    dim             int   cat, reduce, scan;  identities  tuple of float | int | bool  reduce, scan;  reverse  bool  scan
+    dim             int   cat, reduce, scan;  identities  tuple of Dense  reduce, scan;  reverse  bool  scan
     permutation     tuple of int
     shape, strides  tuple of int | None: static entries of make_tensor_view, None where an operand stands
     semantics       str   weak relaxed acquire release acq_rel: memory operations;  scope  str | None

@@ -75,7 +75,7 @@ class Run:
     asserts: list[AssertionFailure] = field(default_factory=list)
 
     def failed_assert(self, frame: Frame, op: ir.Op, holds: np.ndarray) -> None:
-        """Records a failed ``assert`` for the first block of the frame in which it does not hold; the kernel goes on."""
+        """Records a failed ``assert`` for the first block in which it does not hold; the kernel goes on."""
         lane = int(np.flatnonzero(~holds.reshape(len(holds), -1).all(1))[0])
         x, y, z = (int(c[0]) for c in self.coordinates(frame.ids[lane : lane + 1]))
         self.asserts.append(AssertionFailure(op.attrs["message"], (x, y, z), self.module.location(op)))
@@ -169,9 +169,8 @@ def merge(exits: Sequence[Exit]) -> tuple[np.ndarray, list[Any]]:
 
 def _merge_values(parts: list[Any], counts: list[int], order: Tensor) -> Any:
     first = parts[0]
-    if all(p is first for p in parts):  # also tokens, which are None
-        if first is None or first.shape[0] == 1:
-            return first
+    if all(p is first for p in parts) and (first is None or first.shape[0] == 1):  # tokens are None
+        return first
     spread = [p.expand(n, *p.shape[1:]) for p, n in zip(parts, counts, strict=True)]
     return torch.cat(spread).index_select(0, order)
 
@@ -242,10 +241,9 @@ class Loop:
                 active.env[slot] = value
             k += 1
             exits = self.body.run(active)
-            if len(exits) == 1 and exits[0].kind == CONTINUE:
-                if len(exits[0].ids) == len(active.ids):
-                    carried = exits[0].values
-                    continue
+            if len(exits) == 1 and exits[0].kind == CONTINUE and len(exits[0].ids) == len(active.ids):
+                carried = exits[0].values
+                continue
             done += [e for e in exits if e.kind == BREAK]
             returned += [e for e in exits if e.kind == RETURN]
             going = [e for e in exits if e.kind == CONTINUE]

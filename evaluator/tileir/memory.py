@@ -73,7 +73,7 @@ class Memory:
 
     def address(self, tensor: Tensor, name: str = "") -> int:
         """The virtual address of ``tensor``'s first element."""
-        return self.register(tensor, name).base + tensor.storage_offset() * tensor.element_size()
+        return self.register(tensor, name).base + int(tensor.storage_offset()) * tensor.element_size()
 
     def define_global(self, name: str, contents: Tensor) -> None:
         """A module's buffer of its own, with fresh contents at each launch."""

@@ -110,12 +110,12 @@ def _load_lattice(
 def _load_elements(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], target: torch.dtype) -> Tensor:
     """The general way, an address an element: gather views, views that differ by lane, packed elements, strays."""
     elem = view.tensor.elem
-    address, inside = _addresses(frame, op, view, indices)
+    address, inside = addresses_of(frame, op, view, indices)
     values = gather(frame, op, address, inside, elem).to(target)
     return torch.where(inside, values, _padding(elem, view.kind.padding, frame.run.padding_fill, target))
 
 
-def _addresses(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def addresses_of(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """(address, inside the tensor) of every element of the lanes' tiles; shapes [lanes or 1, *tile]."""
     dense, sparse = list(indices), None
     if view.kind.kind == "gather_scatter":
@@ -141,7 +141,7 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
     if view.tensor.uniform and view.kind.kind != "gather_scatter":
         place = _place(frame, view)
     if place is None or not _store_windows(frame, op, view, place, indices, values):
-        address, inside = _addresses(frame, op, view, indices)
+        address, inside = addresses_of(frame, op, view, indices)
         if len(frame.ids) > 1:
             address = address.expand(len(frame.ids), *address.shape[1:])
         scatter(frame, op, address, inside, values, elem)

@@ -23,7 +23,7 @@ class _Combine:
     def __init__(self, op: ir.Op, body: Block):
         self.body = body
         self.steps = body.segments[0][0]
-        self.outside = [v for v in body.captures]
+        self.outside = list(body.captures)
 
     def __call__(self, frame: Frame, elements: list[Tensor], accumulators: list[Tensor]) -> list[Tensor]:
         env = frame.env
@@ -64,10 +64,10 @@ def _fast_reduce(op: ir.Op):  # type: ignore[no-untyped-def]
     if known is None:
         return None
     name, inner = known
-    if name == "addf" and elem in ("f32", "f64", "f16", "bf16") and not inner.attrs["flush_to_zero"]:
-        if inner.attrs["rounding"] == "nearest_even":
-            return lambda x, d: x.sum(d, dtype=torch.float32).to(x.dtype) if x.dtype != torch.float64 else x.sum(d)
-    if name in ("maxf", "minf") and elem in ("f32", "f64", "f16", "bf16") and not inner.attrs["flush_to_zero"]:
+    plain = elem in ("f32", "f64", "f16", "bf16") and not inner.attrs.get("flush_to_zero")
+    if name == "addf" and plain and inner.attrs["rounding"] == "nearest_even":
+        return lambda x, d: x.sum(d, dtype=torch.float32).to(x.dtype) if x.dtype != torch.float64 else x.sum(d)
+    if name in ("maxf", "minf") and plain:
         extremum = torch.amax if name == "maxf" else torch.amin
         if inner.attrs["propagate_nan"]:
             return extremum

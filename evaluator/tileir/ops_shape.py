@@ -153,7 +153,8 @@ def _from_bytes(x: Tensor, elem: str) -> Tensor:
 def repack(op: ir.Op, x: Tensor) -> Tensor:
     """pack and unpack: a rank-1 tile's bytes read as another element type."""
     source, target = tile_type(op.operand_types[0]).elem, tile_type(op.result_types[0]).elem
-    assert isinstance(source, str) and isinstance(target, str)
+    assert isinstance(source, str)
+    assert isinstance(target, str)
     return _from_bytes(_to_bytes(x, source), target)
 
 

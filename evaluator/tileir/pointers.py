@@ -1,14 +1,14 @@
 """Element-wise access by address: gathers and scatters that stay inside the allocations the addresses derive from.
 
-Addresses are bytes; for packed 4-bit elements they are half bytes (twice the byte address, plus one for the high nibble).
-Elements that are masked out are never looked at: their addresses may be anything.  An active address outside its
-allocation is reported to the sanitizer, reads as zero and is not written.
+Addresses are bytes; for packed 4-bit elements they are half bytes (twice the byte address, plus one for the high
+nibble).  Elements that are masked out are never looked at: their addresses may be anything.  An active address outside
+its allocation is reported to the sanitizer, reads as zero and is not written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,8 +18,9 @@ from .machine import Frame
 from .memory import MEMORY_BITS, SPACE_BITS, Allocation, memory_dtype
 
 
-class Target(NamedTuple):
-    """Accesses to one allocation: element ``index`` into its flat view where ``active``; arrays of the access' shape."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Target:
+    """Accesses to one allocation: element ``index`` of its flat view where ``active``; both of the access' shape."""
 
     allocation: Allocation
     flat: Tensor

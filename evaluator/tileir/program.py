@@ -7,13 +7,14 @@ needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from . import ir
 from .machine import CONTINUE, RETURN, YIELD, Block, Control, Frame, If, Loop, Step
+from .ops_atomic import ATOMIC_OPS
 from .ops_block import BLOCK_OPS
 from .ops_float import FLOAT_OPS
 from .ops_int import INT_OPS
@@ -29,7 +30,6 @@ TERMINATORS = frozenset({"yield", "continue", "break", "return"})
 _PARTIAL = frozenset({"divi", "remi", "shli", "shri", "ftoi"})
 _VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strided_view", "make_gather_scatter_view",
                           "get_index_space_shape", "get_tensor_shape"})  # fmt: skip
-_LOOP_ATOMICS = frozenset({"atomic_rmw_tko", "atomic_cas_tko", "atomic_red_view_tko"})
 
 
 @dataclass(eq=False)
@@ -55,13 +55,13 @@ def walk(region: ir.Region) -> Iterable[ir.Op]:
 
 def _waits(region: ir.Region, in_loop: bool = False) -> bool:
     return any(
-        (in_loop and op.name in _LOOP_ATOMICS) or any(_waits(r, in_loop or op.name == "loop") for r in op.regions)
+        (in_loop and op.name in ATOMIC_OPS) or any(_waits(r, in_loop or op.name == "loop") for r in op.regions)
         for op in region.ops
     )
 
 
-def free_values(region: ir.Region) -> set[int]:
-    """Values used in ``region`` that are defined outside."""
+def free_values(region: ir.Region, hoisted: Set[int] = frozenset()) -> set[int]:
+    """Values used in ``region`` that are defined outside it, or ``hoisted`` out of it."""
     used: set[int] = set()
     defined: set[int] = set(region.arguments)
     for op in walk(region):
@@ -69,7 +69,7 @@ def free_values(region: ir.Region) -> set[int]:
         defined.update(op.results)
         for inner in op.regions:
             defined.update(inner.arguments)
-    return used - defined
+    return used - (defined - hoisted)
 
 
 class _Builder:
@@ -100,7 +100,8 @@ class _Builder:
             if dying:
                 steps.append(_forget(dying))
         segments.append((steps, None))
-        return Block(region.arguments, segments, kind, operands, tuple(sorted(free_values(region))))
+        captures = free_values(region, self.constant)
+        return Block(region.arguments, segments, kind, operands, tuple(sorted(captures)))
 
     def hoist(self, op: ir.Op, top: bool) -> bool:
         """Moves ``op`` to the prologue if it depends on parameters alone and can do no harm there."""
@@ -143,6 +144,8 @@ class _Builder:
             return MEMORY_OPS[name](op, False)
         if name in BLOCK_OPS:
             return BLOCK_OPS[name](op)
+        if name in ATOMIC_OPS:
+            return ATOMIC_OPS[name](op)
         if name == "if":
             return If(op, self.block(op.regions[0], YIELD, False), self.block(op.regions[1], YIELD, False))
         if name in ("for", "loop"):

@@ -4,8 +4,8 @@ The text has one operation a line.  A line is split into results, name, *head* (
 location; the head with every value replaced by ``%`` is its *skeleton*.  A kernel of a thousand lines has a few dozen
 different skeletons, so matching a skeleton against the operation's :class:`Form` is memoised and parsing is cheap.
 
-Whatever the tables do not know, an operation, an attribute, a type, raises :class:`Unsupported` with the operation's name
-and its Python line: nothing is ever skipped.  Text that breaks its own rules raises :class:`InvalidTileIR`.
+Whatever the tables do not know, an operation, an attribute, a type, raises :class:`Unsupported` with the operation's
+name and its Python line: nothing is ever skipped.  Text that breaks its own rules raises :class:`InvalidTileIR`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,23 @@ class InvalidTileIR(TileIRError):
 # ------------------------------------------------------------------------------------------------------------- types
 
 ELEMENTS = frozenset(
-    "i1 i4 i8 i16 i32 i64 f16 bf16 f32 tf32 f64 f8E4M3FN f8E5M2 f8E8M0FNU f4E2M1FN".split()
+    [
+        "i1",
+        "i4",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "f16",
+        "bf16",
+        "f32",
+        "tf32",
+        "f64",
+        "f8E4M3FN",
+        "f8E5M2",
+        "f8E8M0FNU",
+        "f4E2M1FN",
+    ]
 )  # every element type of Tile IR 13.4
 _TILE = re.compile(r"tile<((?:\d+x)*)(?:ptr<(\w+)>|(\w+))>")
 _TENSOR = re.compile(r"tensor_view<((?:(?:\d+|\?)x)*)(\w+)(?:, strides=\[([\d?,]*)\])?>")
@@ -290,14 +306,17 @@ def _forms() -> dict[str, Form]:
         "return": Form("%*", _arrow),
     }  # fmt: skip
     forms |= {f"make_{kind}_view": Form("%", _pview) for kind in ("partition", "strided", "gather_scatter")}
-    forms |= {n: Form("%") for n in "absf negf ceil floor log log2 sin cos tan sinh cosh absi".split()}
-    forms |= {n: Form("%, %") for n in "atan2 fpowf remf andi ori xori mulhii".split()}
-    forms |= {n: Form("%, %", clauses=("overflow",)) for n in "addi subi muli shli".split()}
-    forms |= {n: Form("%, % {signedness}") for n in "remi shri maxi mini".split()}
     forms |= {
-        n: Form("%, %", clauses=("rounding", "flush_to_zero"), defaults=near) for n in "addf subf mulf divf".split()
+        n: Form("%")
+        for n in ["absf", "negf", "ceil", "floor", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "absi"]
     }
-    forms |= {n: Form("%, %", clauses=("flush_to_zero", "propagate_nan")) for n in "maxf minf".split()}
+    forms |= {n: Form("%, %") for n in ["atan2", "fpowf", "remf", "andi", "ori", "xori", "mulhii"]}
+    forms |= {n: Form("%, %", clauses=("overflow",)) for n in ["addi", "subi", "muli", "shli"]}
+    forms |= {n: Form("%, % {signedness}") for n in ["remi", "shri", "maxi", "mini"]}
+    forms |= {
+        n: Form("%, %", clauses=("rounding", "flush_to_zero"), defaults=near) for n in ["addf", "subf", "mulf", "divf"]
+    }
+    forms |= {n: Form("%, %", clauses=("flush_to_zero", "propagate_nan")) for n in ["maxf", "minf"]}
     return forms
 
 
@@ -532,7 +551,8 @@ class _Parser:
         """Attributes, operands and types of everything after the name: ``head : left -> right``."""
         strings: list[str] = []
         if '"' in rest:
-            rest = _STRING.sub(lambda m: strings.append(unescape(m[1])) or '"', rest)
+            strings = [unescape(s) for s in _STRING.findall(rest)]
+            rest = _STRING.sub('"', rest)
         head, colon, types = rest.rpartition(" : ") if " : " in rest else rest.rpartition(": ")
         if not colon:
             head, arrow, types = rest.partition(" -> ")

@@ -1,7 +1,7 @@
 """Where the tiles of many lanes lie: lanes' start coordinates turned into few strided copies.
 
-A tile access gives each lane a start coordinate per tile dimension.  Blocks of a grid mostly want the *product* of a few
-rows and a few columns, many of them the same tile; so the lanes' starts are decomposed into distinct starts per
+A tile access gives each lane a start coordinate per tile dimension.  Blocks of a grid mostly want the *product* of a
+few rows and a few columns, many of them the same tile; so the lanes' starts are decomposed into distinct starts per
 dimension (``Lattice``), and the product is cut into pieces that one ``as_strided`` can move: runs of whole tiles in
 arithmetic progression, and the clipped tiles at the tensor's edge.  Coordinates count elements.
 """
@@ -90,7 +90,7 @@ def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
             break
         best = best or Lattice(tuple(distinct), axes, code)
     assert best is not None
-    if best.inverse is None or best.rows <= lanes and len(np.unique(best.inverse)) == best.rows:
+    if best.inverse is None or (best.rows <= lanes and len(np.unique(best.inverse)) == best.rows):
         return [best]
     columns = [np.broadcast_to(s, lanes).tolist() for s in starts]
     return [Lattice(tuple((c[i],) for c in columns), (), None) for i in range(lanes)]

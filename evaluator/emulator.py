@@ -1,0 +1,89 @@
+"""Run any cuTile kernel without a GPU: ``launch`` takes what ``ct.launch`` takes after its stream.
+
+    import torch, cuda.tile as ct
+    from evaluator import emulator
+
+    x, y = torch.randn(1000), torch.empty(1000)
+    emulator.launch((8,), kernel, (x, y, 128))
+
+The kernel is exported as Tile IR (cached by kernel and signature) and interpreted on the CPU, in place.  This runs the
+kernel's Python, so it is for one's own code: strangers' code is traced in a confined child, its bytecode judged.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .tileir import Program, RunReport, load
+from .tileir.execute import launch_words
+from .tileir.memory import Memory
+from .tileir.signature import Binding, bind, check_version, export
+
+MAX_GRID = 2**24 - 1  # per axis, Tile IR's limit
+
+
+class EmulationError(RuntimeError):
+    """A launch that was stopped (see ``report.limit``)."""
+
+    def __init__(self, message: str, report: RunReport):
+        super().__init__(message)
+        self.report = report
+
+
+_PROGRAMS: weakref.WeakKeyDictionary[Any, dict[str, Program]] = weakref.WeakKeyDictionary()
+
+
+@functools.cache
+def _checked() -> bool:
+    check_version()
+    return True
+
+
+def program_for(kernel: Any, binding: Binding) -> Program:
+    """The kernel's program under a signature, from the cache where it was built before."""
+    _checked()
+    known = _PROGRAMS.setdefault(kernel, {})
+    key = repr([(type(p).__name__, p) for p in binding.parameters])
+    program = known.get(key)
+    if program is None:
+        program = known[key] = load(export(kernel, binding.parameters))
+    return program
+
+
+def launch(
+    grid: Sequence[int],
+    kernel: Any,
+    args: Sequence[Any],
+    *,
+    sanitizer: Any = None,
+    batch: int | None = None,
+    deadline: float | None = None,
+    padding_fill: float = 0.0,
+    write: Callable[[str], object] | None = None,
+) -> RunReport:
+    """Runs ``kernel`` over ``grid`` (one to three sizes) on ``args``: CPU tensors, scalars, tuples, lists, constants.
+
+    Tensors change in place.  ``sanitizer`` checks the launch (see :mod:`.tileir.sanitizer`); ``batch``, ``deadline``
+    and ``padding_fill`` are :func:`evaluator.tileir.run`'s; ``write`` receives what the kernel prints (default:
+    standard output).  Raises TypeError and OverflowError for arguments that ct.launch refuses, cuTile's own errors for
+    code its front end refuses, :class:`evaluator.tileir.Unsupported`, and EmulationError if the kernel was stopped.
+    """
+    if not isinstance(grid, tuple | list) or not 1 <= len(grid) <= 3:
+        raise TypeError(f"the grid must be a tuple of one to three integers, not {grid!r}")
+    sizes = [int(g) for g in grid] + [1] * (3 - len(grid))
+    if any(not 1 <= g <= MAX_GRID for g in sizes):
+        raise ValueError(f"each size of the grid must be 1 to {MAX_GRID}: {tuple(grid)}")
+    memory = sanitizer.memory if sanitizer is not None else Memory()
+    binding = bind(kernel, args, memory)
+    program = program_for(kernel, binding)
+    report = launch_words(
+        program, (sizes[0], sizes[1], sizes[2]), binding.words, memory, sanitizer=sanitizer, batch=batch,
+        deadline=deadline, padding_fill=padding_fill, write=write or sys.stdout.write,
+    )  # fmt: skip
+    if report.limit is not None:
+        raise EmulationError(report.limit.message, report)
+    return report
