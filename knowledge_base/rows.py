@@ -82,7 +82,7 @@ def once(connection: Connection, row: Any) -> int:
 
 
 def task_row(task: Task) -> Any:
-    from .snf import show
+    from .snf.printer import show
     from .tables import TaskRow
 
     ops = dict.fromkeys(node.op for node in task.graph.nodes)

@@ -1,0 +1,273 @@
+"""The command line: names, options and exit codes, and nothing else.
+
+Each command imports what it needs when it runs, so that ``agent --help`` takes a blink.  What a user can mend is said
+in two lines on standard error with its exit code; a defect of ours keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from knowledge_base import errors
+
+app = typer.Typer(
+    name="agent",
+    help="Writes cuTile kernels for a network's pieces, proves them right, times them, and remembers what it learned.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=False,
+)
+kb = typer.Typer(help="Browse the knowledge base: what was tried, what won, what is believed and why.")
+app.add_typer(kb, name="kb")
+
+Target = Annotated[str, typer.Option("--target", "-t", metavar="NAME|FILE.snf", help="What to write kernels for.")]
+TaskOption = Annotated[str, typer.Option("--task", metavar="NAME|FILE.snf", help="The task the file computes.")]
+File = Annotated[str, typer.Argument(metavar="FILE.py", help="A candidate file.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="CHIP", help="Chip: rtx5070, b200, …, auto.")]
+Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where kernels run.")]
+Shape = Annotated[str | None, typer.Option("--shape", metavar="k=v,…", help="Sample sizes: B=2,T=128.")]
+Axes = Annotated[str | None, typer.Option("--axes", metavar="k=v,…", help="Configuration: TM=64,TN=128.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of hidden inputs and judged sizes.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
+Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Knowledge base: file or SQLAlchemy URL.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
+Op = Annotated[str, typer.Option("--op", help="Only this op or task.")]
+Chip = Annotated[str, typer.Option("--gpu", metavar="CHIP", help="Only this chip.")]
+Status = Annotated[str, typer.Option("--status", help="Only this status.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many rows.")]
+
+
+@app.callback(invoke_without_command=True)
+def _agent(context: typer.Context) -> int:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+    return errors.EXIT_DONE
+
+
+@app.command()
+def run(
+    target: Target = "",
+    gpu: Gpu = None,
+    device: Device = "auto",
+    proposer: Annotated[
+        str, typer.Option("--proposer", metavar="NAME", help="auto, synthesizer, manual or openai.")
+    ] = "auto",
+    model: Annotated[str | None, typer.Option("--model", help="Language model, for --proposer openai.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of proposals per task.")] = 2,
+    budget_minutes: Annotated[
+        float | None, typer.Option("--budget-minutes", min=0, help="Start nothing new after this.")
+    ] = None,
+    shape: Shape = None,
+    db: Db = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
+    ] = None,
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    as_json: Json = False,
+) -> int:
+    """Write, prove and rank kernels for every task of a target."""
+    from . import options, run_command
+
+    return run_command.run(
+        target=target,
+        gpu=gpu,
+        device=device,
+        proposer=proposer,
+        model=model,
+        rounds=rounds,
+        budget_minutes=budget_minutes,
+        shape=options.sizes(shape),
+        db=db,
+        resume=resume,
+        seed=seed,
+        jobs=jobs,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def check(
+    file: File,
+    task: TaskOption,
+    shape: Shape = None,
+    axes: Axes = None,
+    gpu: Gpu = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Judge one candidate file: exit 0 if it is correct, 1 if it is rejected."""
+    from . import check as command
+    from . import options
+
+    return command.check(file, task, options.sizes(shape), options.axes(axes), gpu, device, seed, db, as_json)
+
+
+@app.command()
+def search(
+    file: File,
+    task: TaskOption,
+    shape: Shape = None,
+    gpu: Gpu = None,
+    jobs: Jobs = 0,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Compile every configuration of a candidate file and rank them by modelled time."""
+    from . import check as command
+    from . import options
+
+    return command.search(file, task, options.sizes(shape), gpu, jobs, db, as_json)
+
+
+@app.command()
+def emulate(
+    file: File,
+    task: TaskOption,
+    shape: Shape = None,
+    axes: Axes = None,
+    gpu: Gpu = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Run one candidate file at one shape on the CPU, from its Tile IR, and compare with PyTorch."""
+    from . import check as command
+    from . import options
+
+    return command.emulate(file, task, options.sizes(shape), options.axes(axes), gpu, seed, as_json)
+
+
+@app.command()
+def promote(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="All tasks of the run if left out.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DIR", help="Instead of kernels_generated/.")] = None,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Copy a run's winners into kernels_generated/."""
+    from . import promote as command
+
+    return command.promote(run, task, to, db, as_json)
+
+
+@app.command()
+def doctor(db: Db = None, as_json: Json = False) -> int:
+    """Say what this machine can do, what is missing, and the command that mends each."""
+    from . import doctor as command
+
+    return command.doctor(db, as_json)
+
+
+@app.command()
+def targets(as_json: Json = False) -> int:
+    """List the targets and tasks that ship."""
+    from . import targets as command
+
+    return command.listing(as_json)
+
+
+def _listing(what: str, as_json: bool, db: str | None, limit: int = 50, **filters: str) -> int:
+    from . import kb as command
+
+    return command.listing(what, db, filters, limit, as_json)
+
+
+@kb.command()
+def facts(op: Op = "", gpu: Chip = "", db: Db = None, as_json: Json = False) -> int:
+    """Figures and findings, each with its source."""
+    return _listing("facts", as_json, db, op=op, gpu=gpu)
+
+
+@kb.command()
+def rules(op: Op = "", gpu: Chip = "", status: Status = "", db: Db = None, as_json: Json = False) -> int:
+    """What is believed: hypothesised, supported, refuted or superseded."""
+    return _listing("rules", as_json, db, op=op, gpu=gpu, status=status)
+
+
+@kb.command()
+def kernels(
+    op: Op = "", gpu: Chip = "", status: Status = "", limit: Limit = 50, db: Db = None, as_json: Json = False
+) -> int:
+    """Winners: measured, modelled or promoted."""
+    return _listing("kernels", as_json, db, limit, op=op, gpu=gpu, status=status)
+
+
+@kb.command()
+def runs(gpu: Chip = "", status: Status = "", limit: Limit = 50, db: Db = None, as_json: Json = False) -> int:
+    """Runs, latest first."""
+    return _listing("runs", as_json, db, limit, gpu=gpu, status=status)
+
+
+@kb.command()
+def attempts(
+    op: Op = "",
+    gpu: Chip = "",
+    status: Status = "",
+    run: Annotated[str, typer.Option("--run", help="Only this run's, in its order.")] = "",
+    limit: Limit = 50,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Every evaluation, latest first."""
+    return _listing("attempts", as_json, db, limit, op=op, gpu=gpu, status=status, run=run)
+
+
+@kb.command()
+def tasks(op: Op = "", gpu: Chip = "", db: Db = None, as_json: Json = False) -> int:
+    """Tasks, how often each was tried, and the best so far."""
+    return _listing("tasks", as_json, db, op=op, gpu=gpu)
+
+
+@kb.command()
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The beginning of any id, or a task's name.")],
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Everything about one run, task, kernel, evaluation, rule or fact."""
+    from . import kb as command
+
+    return command.show(id, db, as_json)
+
+
+def invoke(arguments: list[str]) -> int:
+    """Runs one command line and returns its exit code; errors are said, not raised (defects of ours are)."""
+    from . import console
+
+    as_json = "--json" in arguments
+    try:
+        return int(_command()(args=arguments, prog_name="agent", standalone_mode=False) or 0)
+    except errors.UserError as error:
+        console.complain(error, as_json)
+        return error.exit_code
+    except typer.TyperException as error:
+        context: Any = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "agent"
+        console.complain(errors.UserError(error.format_message(), f"Try `{path} --help`."), as_json)
+        return errors.EXIT_USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return errors.EXIT_INTERRUPTED
+    except BrokenPipeError:  # `agent kb facts | head`: the reader has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return errors.EXIT_DONE
+
+
+def _command() -> Callable[..., Any]:
+    return typer.main.get_command(app)
+
+
+def main() -> None:
+    """The console script ``agent``."""
+    sys.exit(invoke(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Where words go: one JSON document on standard output with ``--json``, everything for people elsewhere.
+
+Progress, verdicts and a run's table go to standard error; what a command was asked to list goes to standard output.
+Tables are made to fit 80 columns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from knowledge_base.errors import UserError
+
+WIDTH = 80
+
+
+def console(error: bool = False) -> Console:
+    """A console on standard output or error: 80 columns unless a terminal is narrower."""
+    from rich.console import Console
+
+    made = Console(stderr=error, highlight=False, soft_wrap=False)
+    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
+    return made
+
+
+def emit(document: Any) -> None:
+    """Prints the one JSON document of ``--json``."""
+    from knowledge_base.content import plain
+
+    json.dump(plain(document), sys.stdout, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def complain(error: UserError, as_json: bool) -> None:
+    """Says what is wrong and what to do on standard error; with ``--json`` as a document on standard output too."""
+    print(f"agent: {error.what}", file=sys.stderr)
+    if error.mend:
+        print(f"  {error.mend}", file=sys.stderr)
+    if as_json:
+        emit({"error": {"what": error.what, "mend": error.mend, "exit_code": error.exit_code}})
+
+
+def table(columns: Sequence[tuple[str, str, int | None]], title: str = "") -> Table:
+    """A borderless table.  A column is (heading, alignment, width); width None takes what is left and wraps."""
+    from rich.table import Table
+
+    made = Table(
+        box=None, padding=(0, 1, 0, 0), pad_edge=False, title=title or None, title_justify="left", expand=False
+    )
+    for heading, alignment, width in columns:
+        made.add_column(
+            heading,
+            justify=alignment,  # type: ignore[arg-type]
+            width=width,
+            no_wrap=width is not None,
+            overflow="ellipsis" if width is not None else "fold",
+            header_style="bold",
+        )
+    return made
+
+
+def us(value: float | None, kind: str | None = None) -> str:
+    """A time for people; ``~`` marks a modelled one."""
+    if value is None or value != value or value == float("inf"):
+        return "-"
+    text = f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"~{text}" if kind == "modelled" else text
+
+
+def pairs(values: dict[str, Any]) -> str:
+    """{"TM": 64, "TN": 128} → ``TM=64 TN=128``."""
+    return " ".join(f"{name}={value}" for name, value in values.items())

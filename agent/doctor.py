@@ -1,0 +1,158 @@
+"""``agent doctor``: what this machine can do, what is missing, and the command that mends each.
+
+It looks and asks; it changes nothing but that the knowledge base is created, which is how it is known to be writable.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from knowledge_base.errors import EXIT_DONE, EXIT_ENVIRONMENT, UserError
+
+NOTICE = "Candidate code is limited, not sandboxed: it can read and write your files."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: ok | without (works, less can be done) | missing (needed)."""
+
+    name: str
+    state: str
+    says: str
+    mend: str = ""
+
+
+def findings(db: str | None) -> list[Finding]:
+    """Everything that was looked at, in the order of dependence."""
+    checks: tuple[Callable[[], Finding], ...] = (
+        _python,
+        _machine,
+        _torch,
+        lambda: _package("cuda-tile", "1.7.0"),
+        lambda: _tool("tileiras"),
+        lambda: _tool("tileirdisasm"),
+        lambda: _tool("ptxas"),
+        _tilegym,
+        _gpu,
+        _key,
+        lambda: _database(db),
+    )
+    return [check() for check in checks]
+
+
+def doctor(db: str | None, as_json: bool) -> int:
+    """Prints the findings; exit 3 if something that is needed is missing."""
+    from .console import console, emit, table
+
+    found = findings(db)
+    missing = [f for f in found if f.state == "missing"]
+    code = EXIT_ENVIRONMENT if missing else EXIT_DONE
+    if as_json:
+        emit({"findings": [asdict(f) for f in found], "notice": NOTICE, "ready": not missing})
+        return code
+    from rich.markup import escape
+
+    marks = {"ok": "[green]ok[/green]", "without": "[yellow]-[/yellow]", "missing": "[red]missing[/red]"}
+    made = table([("", "left", 7), ("", "left", 13), ("", "left", None)])
+    made.show_header = False
+    for finding in found:
+        mend = f"\n[dim]→ {escape(finding.mend)}[/dim]" if finding.mend else ""
+        made.add_row(marks[finding.state], finding.name, escape(finding.says) + mend)
+    out = console()
+    out.print(made)
+    out.print()
+    out.print(NOTICE)
+    if missing:
+        out.print(f"Missing: {', '.join(f.name for f in missing)}. The arrows say what mends each.")
+    else:
+        out.print("Ready: agent run --target gpt2-block")
+    return code
+
+
+def _python() -> Finding:
+    return Finding("Python", "ok", f"{platform.python_version()}, {platform.machine()}")
+
+
+def _machine() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Finding("machine", "ok", f"{cores} cores, {memory:.1f} GiB of memory")
+
+
+def _torch() -> Finding:
+    # Reading a file, where importing torch would take seconds.
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return Finding("torch", "missing", "not installed", "make setup, or: python -m pip install torch==2.13.0")
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    cuda = re.search(r"^cuda\b.*?= '([^']+)'", text, re.MULTILINE)
+    build = f"built for CUDA {cuda.group(1)}" if cuda else "CPU build"
+    return Finding("torch", "ok", f"{metadata.version('torch')}, {build}")
+
+
+def _package(name: str, wanted: str) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, "missing", "not installed", f"python -m pip install {name}=={wanted}")
+    if version != wanted:
+        return Finding(name, "missing", f"{version}, wanted {wanted}", f"python -m pip install {name}=={wanted}")
+    return Finding(name, "ok", version)
+
+
+def _tool(name: str) -> Finding:
+    from evaluator import toolchain
+
+    try:
+        tool = toolchain.tool(name)
+    except UserError as error:
+        return Finding(name, "missing", error.what, error.mend)
+    if tool.version != toolchain.VERSION:
+        says = f"{tool.version} at {tool.path}; tested with {toolchain.VERSION}"
+        return Finding(name, "without", says, toolchain.MEND)
+    return Finding(name, "ok", tool.version)
+
+
+def _tilegym() -> Finding:
+    try:
+        return Finding("TileGym", "ok", metadata.version("tilegym"))
+    except metadata.PackageNotFoundError:
+        mend = "python -m pip install --no-deps tilegym==1.5.1"
+        return Finding("TileGym", "without", "not installed: no examples of others' kernels", mend)
+
+
+def _gpu() -> Finding:
+    from knowledge_base.chips import DEFAULT, from_driver
+
+    try:
+        chip = from_driver()
+    except UserError as error:
+        why = error.what.split(",")[0]
+        says = f"none ({why}): kernels run on the CPU from their Tile IR, times for {DEFAULT} are modelled"
+        return Finding("GPU", "without", says)
+    derived = ", figures derived from the driver" if chip.derived else ""
+    return Finding("GPU", "ok", f"{chip.product} ({chip.arch}, {chip.sm_count} SMs{derived}); times are modelled")
+
+
+def _key() -> Finding:
+    from .proposers.choose import choose
+
+    choice = choose("auto", None)
+    return Finding("proposer", "ok", f"auto is {choice.name}: {choice.why}")
+
+
+def _database(db: str | None) -> Finding:
+    from knowledge_base.store import Store
+
+    try:
+        with Store.open(db) as store:
+            return Finding("database", "ok", f"{store.database.url} can be written")
+    except UserError as error:
+        return Finding("database", "missing", error.what, error.mend)

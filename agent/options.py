@@ -1,0 +1,46 @@
+"""What people type after an option, read into values: ``--shape B=2,T=128`` and ``--axes TM=64,persistent=True``."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from knowledge_base.errors import UserError
+
+
+def sizes(text: str | None) -> dict[str, int]:
+    """``B=2,T=128`` → {"B": 2, "T": 128}; nothing → {}.  Raises UserError."""
+    found: dict[str, int] = {}
+    for name, value in _pairs(text, "--shape", "B=2,T=128"):
+        try:
+            found[name] = int(value.replace("_", ""))
+        except ValueError:
+            raise UserError(f"--shape: {name}={value!r} is no whole number", "Write --shape B=2,T=128.") from None
+        if found[name] < 1:
+            raise UserError(f"--shape: {name}={found[name]}, but every size is at least 1")
+    return found
+
+
+def axes(text: str | None) -> dict[str, Any]:
+    """``TM=64,mode=fast`` → {"TM": 64, "mode": "fast"}: literals as Python reads them, else text.  Raises UserError."""
+    found: dict[str, Any] = {}
+    for name, value in _pairs(text, "--axes", "TM=64,TN=128"):
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
+
+
+def _pairs(text: str | None, option: str, example: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name.isidentifier() or not value:
+            raise UserError(f"{option}: {part.strip()!r} is not NAME=VALUE", f"Write {option} {example}.")
+        if name in (n for n, _ in pairs):
+            raise UserError(f"{option}: {name} is given twice")
+        pairs.append((name, value))
+    return pairs
