@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import dtypes
 from .ir import Elem, Op, TileType
-from .rounding import addcmul_is_fused, correctly_rounded, exact_integers_to_f64, flush, flush_nonnegative
+from .rounding import addcmul_is_fused, correctly_rounded, exact_integers_to_f64, exact_sqrt, flush, flush_nonnegative
 
 Function = Callable[..., Tensor]
 
@@ -55,11 +55,9 @@ def _arithmetic(name: str, nearest: Function) -> Function:
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Correctly rounded: numpy's square root is the hardware's, torch's vectorised one is off by an ulp at times."""
     if x.dtype == torch.float64 or x.dtype == torch.float32:
-        with np.errstate(invalid="ignore"):
-            return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
-    return _sqrt(x.to(torch.float32)).to(x.dtype)
+        return exact_sqrt(x)
+    return exact_sqrt(x.to(torch.float32)).to(x.dtype)
 
 
 def fma(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

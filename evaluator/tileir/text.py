@@ -62,8 +62,8 @@ _TILE = re.compile(r"tile<((?:\d+x)*)(?:ptr<(\w+)>|(\w+))>")
 _TENSOR = re.compile(r"tensor_view<((?:(?:\d+|\?)x)*)(\w+)(?:, strides=\[([\d?,]*)\])?>")
 _VIEW = re.compile(
     r"(partition|strided|gather_scatter)_view<tile=\(([\dx]*)\)"
-    r"(?:, padding_value = (zero|neg_zero|nan|pos_inf|neg_inf))?"
     r"(?:, traversal_strides=\[([\d, ]*)\])?"
+    r"(?:, padding_value = (zero|neg_zero|nan|pos_inf|neg_inf))?"
     r", (tensor_view<.*>)(?:, dim_map=\[([\d, ]*)\])?(?:, sparse_dim=(\d+))?>"
 )
 
@@ -98,7 +98,7 @@ def parse_type(text: str) -> ir.Type:
             raise InvalidTileIR(f"sizes and strides of different number in {text!r}")
         return view
     if m := _VIEW.fullmatch(text):
-        kind, tile, padding, traversal, tensor_text, dim_map, sparse = m.groups()
+        kind, tile, traversal, padding, tensor_text, dim_map, sparse = m.groups()
         tensor = parse_type(tensor_text)
         assert isinstance(tensor, ir.TensorViewType)
         shape = _ints(tile)
@@ -158,6 +158,10 @@ def _mma(left: Types, right: Types | None, operands: int, results: int) -> tuple
 
 def _select(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
     return (left[0], left[1], left[1]), (left[1],)
+
+
+def _power(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
+    return left, left[:1]  # base and exponent; the result has the base's type
 
 
 def _insert(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
@@ -297,7 +301,7 @@ def _forms() -> dict[str, Form]:
         "sqrt": Form("%", clauses=("rounding", "flush_to_zero"), defaults=near),
         "rsqrt": Form("%", clauses=("flush_to_zero",)), "exp2": Form("%", clauses=("flush_to_zero",)),
         "exp": Form("%", clauses=("rounding",), defaults=full), "tanh": Form("%", clauses=("rounding",), defaults=full),
-        "negi": Form("%", clauses=("overflow",)), "fpowi": Form("%, %", _arrow),
+        "negi": Form("%", clauses=("overflow",)), "fpowi": Form("%, %", _power),
         "mmaf": Form("%, %, %", _mma, ("fast_acc",)), "mmaf_scaled": Form("%, %, %, %, %", _mma),
         "mmai": Form("%, %, % {lhs_signedness} {rhs_signedness}", _mma),
         "reduce": Form("%* dim={dim} identities=[{identities}]", _arrow),
