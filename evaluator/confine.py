@@ -1,0 +1,261 @@
+"""Runs a program that may be hostile: its own directory, a cleared environment, limits, and an end for its whole tree.
+
+This limits; it does not sandbox: the program runs as the same user and can read and write that user's files.  Namespaces and
+seccomp have one place to go, ``_isolate`` in :mod:`evaluator.warden`.  Used for candidates (:func:`python_child`) and for
+the assembler and disassembler, which read bytes that a candidate made.
+
+A run costs about three milliseconds beside the program's own time.  Safe to call from several threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+MIB = 2**20
+STDERR_TAIL_BYTES = 16 * 1024
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use; ``memory_bytes`` (address space), ``cpu_s`` and ``file_bytes`` hold for each process of it.
+
+    ``output_bytes`` bounds standard output and, apart from it, standard error; ``processes`` counts the whole tree.
+    """
+
+    wall_s: float = 60.0
+    cpu_s: int = 60
+    memory_bytes: int = 2048 * MIB
+    file_bytes: int = 64 * MIB
+    processes: int = 16
+    output_bytes: int = 64 * MIB
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run ended.
+
+    breach: "" when the program ended by itself with whatever ``returncode``; otherwise the limit that ended it: "time",
+    "output", "processes", "file", "memory", or "signal" (it died of one, ``returncode`` is its negative number).
+    files: the collected ones that exist, by name.
+    """
+
+    returncode: int
+    stdout: bytes
+    stderr_tail: bytes
+    breach: str
+    seconds: float
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    limits: Limits | None = None,
+    files: Mapping[str, bytes] | None = None,
+    collect: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Finished:
+    """Runs ``argv`` (``argv[0]`` an absolute path) in a fresh directory that holds ``files`` and is removed afterwards.
+
+    ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  A program that
+    misbehaves is a value (``breach``), never an exception; OSError means that this machine cannot start processes.
+    """
+    limits = limits or Limits()
+    folder = tempfile.mkdtemp(prefix="tilewright-")
+    try:
+        for name, data in {**(files or {}), ".stdin": stdin}.items():
+            Path(folder, name).write_bytes(data)
+        with open(os.path.join(folder, ".stdin"), "rb") as source:
+            os.unlink(source.name)
+            job = {
+                "argv": list(argv),
+                "cwd": folder,
+                "env": {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", **(env or {})},
+                "wall_s": limits.wall_s,
+                "processes": limits.processes,
+                "rlimits": {
+                    "RLIMIT_CPU": limits.cpu_s,
+                    "RLIMIT_AS": limits.memory_bytes,
+                    "RLIMIT_FSIZE": limits.file_bytes,
+                    "RLIMIT_CORE": 0,
+                },
+            }
+            outcome = _supervised(job, source, limits)
+        breach = outcome.breach
+        if breach in ("", "signal") and outcome.returncode and _starved(outcome.stderr):
+            breach = "memory"
+        found = {name: data for name in collect if (data := _read(folder, name, limits.file_bytes)) is not None}
+        tail = outcome.stderr[-STDERR_TAIL_BYTES:]
+        return Finished(outcome.returncode, outcome.stdout, tail, breach, outcome.seconds, found)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
+    """Runs ``main()`` of one of our own modules in a fresh Python: isolated (-I), without site (-S), site-packages in reach.
+
+    ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that keeps
+    the child's imports to what it needs.
+    """
+    paths = [str(ROOT), *(p for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))]
+    argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, json.dumps(paths), json.dumps(list(bare))]
+    return run(argv, stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+
+
+_BOOTSTRAP = """
+import sys, json
+module, paths, bare = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+del sys.argv[1:]
+sys.path[:] = [p for p in sys.path if p] + paths
+from types import ModuleType
+for name in bare:
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = [paths[0] + "/" + name.replace(".", "/")]
+from importlib import import_module
+import_module(module).main()
+"""
+
+
+def _starved(stderr: bytes) -> bool:
+    """Whether a failed program's last words are of memory: an allocation that its limit refused."""
+    tail = stderr[-2000:].lower()
+    return any(w in tail for w in (b"memoryerror", b"bad_alloc", b"out of memory", b"cannot allocate memory"))
+
+
+def _read(folder: str, name: str, limit: int) -> bytes | None:
+    """A file that the program left; None for what is missing, too large, or not a plain file of the folder."""
+    try:
+        descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > limit:
+            return None
+        return file.read(limit)
+
+
+# ---------------------------------------------------------------------------------------------------- the warden's side
+
+
+class _Warden:
+    """The process that starts runs; made on first use, anew after a fork or if it was killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def send(self, message: bytes, descriptors: list[int]) -> None:
+        with self._lock:
+            for last in (False, True):
+                if self._socket is None or self._owner != os.getpid():
+                    self._start()
+                assert self._socket is not None
+                try:
+                    socket.send_fds(self._socket, [message], descriptors)
+                    return
+                except OSError:
+                    self._socket.close()
+                    self._socket = None
+                    if last:
+                        raise
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = str(Path(__file__).with_name("warden.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", script, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={},
+            start_new_session=True,
+        )
+        theirs.close()
+        self._socket, self._owner = ours, os.getpid()
+
+
+_warden = _Warden()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What the supervisor says, and what came out of the program."""
+
+    returncode: int
+    breach: str
+    seconds: float
+    stdout: bytes
+    stderr: bytes
+
+
+def _supervised(job: Mapping[str, object], stdin: IO[bytes], limits: Limits) -> _Outcome:
+    out_r, out_w = os.pipe()
+    err_r, err_w = os.pipe()
+    leash, theirs = socket.socketpair()
+    try:
+        try:
+            _warden.send(json.dumps(job).encode(), [stdin.fileno(), out_w, err_w, theirs.fileno()])
+        finally:
+            os.close(out_w)
+            os.close(err_w)
+            theirs.close()
+        return _gather(out_r, err_r, leash, limits)
+    finally:
+        leash.close()
+        os.close(out_r)
+        os.close(err_r)
+
+
+def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcome:
+    """Reads both streams within their bounds until the supervisor has ended the tree and both are at their end."""
+    chunks: dict[int, list[bytes]] = {out: [], err: []}
+    sizes = {out: 0, err: 0}
+    answer = b""
+    flooded = False
+    # The supervisor keeps the program's time; should it be killed itself, the caller must not wait for ever.
+    give_up = time.monotonic() + limits.wall_s + 15.0
+    with selectors.DefaultSelector() as selector:
+        for source in (out, err, leash):
+            selector.register(source, selectors.EVENT_READ)
+        while selector.get_map():
+            left = give_up - time.monotonic()
+            if left <= 0:
+                break
+            for key, _ in selector.select(left):
+                if key.fileobj is leash:
+                    data = leash.recv(4096)
+                    answer += data
+                else:
+                    data = os.read(key.fd, 1 << 16)
+                    sizes[key.fd] += len(data)
+                    if sizes[key.fd] <= limits.output_bytes:
+                        chunks[key.fd].append(data)
+                    elif not flooded:
+                        flooded = True
+                        with contextlib.suppress(OSError):
+                            leash.shutdown(socket.SHUT_WR)
+                if not data:
+                    selector.unregister(key.fileobj)
+    told = json.loads(answer) if answer else {"returncode": -9, "breach": "signal", "seconds": limits.wall_s}
+    breach = "output" if flooded else told["breach"]
+    return _Outcome(told["returncode"], breach, told["seconds"], b"".join(chunks[out]), b"".join(chunks[err]))

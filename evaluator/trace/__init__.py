@@ -1,0 +1,324 @@
+"""Candidate file → launch plans and Tile IR bytecode.
+
+The candidate runs in a confined child (:mod:`.child`), on arrays without data (:mod:`.views`), with symbolic integers
+(:mod:`.symbolic`), under a stand-in for torch (:mod:`.fake_torch`).  This module is the parent's side: it checks the text
+(:mod:`.contract`), starts the child, and believes nothing of the answer that it has not checked.  A candidate's failure
+is a Verdict, never an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from evaluator.confine import MIB, Finished, Limits, python_child
+from kernels_generated.runtime.expr import to_json
+from kernels_generated.runtime.plan import LaunchPlan, PlanError, from_data
+
+from . import contract
+
+if TYPE_CHECKING:
+    from knowledge_base.records import Verdict
+    from knowledge_base.snf.graph import Tensor
+    from knowledge_base.snf.task import Task
+
+POLICIES = ("general", "sample", "concrete")
+MAX_BYTECODE = 16 * MIB
+# Packages whose __init__ the child does not run: they may import what it does not need.
+BARE = ("evaluator", "evaluator.trace", "kernels_generated", "kernels_generated.runtime")
+CHIP_FACTS = (
+    "name", "product", "arch", "sm_count", "memory_bytes", "l2_bytes", "shared_per_sm", "shared_per_block", "registers_per_sm",
+)  # fmt: skip
+
+
+class ChipFacts(Protocol):
+    """What tracing needs of a chip (knowledge_base.chips.Chip has it)."""
+
+    @property
+    def arch(self) -> str: ...
+
+    @property
+    def sm_count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class TraceLimits:
+    """import_s: for importing the file; trace_s: for all requests together; memory: of the child's address space."""
+
+    import_s: float = 30.0
+    trace_s: float = 60.0
+    memory_bytes: int = 1024 * MIB
+    file_bytes: int = 16 * MIB
+    processes: int = 4
+    output_bytes: int = 64 * MIB
+
+    def child(self) -> Limits:
+        whole = self.import_s + self.trace_s + 2.0  # the child's own timers come first: they know the line
+        return Limits(whole, int(whole) + 1, self.memory_bytes, self.file_bytes, self.processes, self.output_bytes)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One plan to trace: at sample ``sizes`` (all of the task's dimensions), with values for some axes.
+
+    policy general: the kernels assume what follows from the guards; sample: also each divisibility that the sizes have;
+    concrete: plain integers, launches without bytecode, to compare a plan with.
+    """
+
+    sizes: Mapping[str, int]
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = "general"
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What a bytecode was made from.
+
+    key: name, line, constants and hints in one hash; equal in a plan and in a concrete trace that launches the same kernel.
+    hints: num_ctas, occupancy, opt_level, num_worker_warps (an int, None, or the text of a ct.ByTarget).
+    arrays: per array parameter the assumptions compiled in (the fields of cuTile's ArrayConstraint).
+    """
+
+    key: str
+    function: str
+    line: int
+    hints: Mapping[str, Any]
+    constants: tuple[tuple[str, str], ...]
+    arrays: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A plan, its kernels' bytecode by hash (none for policy concrete), and how it came about.
+
+    ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked for;
+    with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
+    """
+
+    plan: LaunchPlan
+    kernels: Mapping[str, bytes]
+    names: Mapping[str, KernelInfo]
+    axes: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    chip_facts: tuple[str, ...]
+    seconds: float
+
+
+def read_axes(source: str) -> dict[str, list[Any]] | Verdict:
+    """The file's AXES, name → values with the default first; a Verdict where the file breaks the contract."""
+    found = contract.read(source)
+    return _breach(found, source) if isinstance(found, contract.Breach) else dict(found.axes)
+
+
+def trace(
+    source: str,
+    task: Task,
+    requests: Sequence[Request],
+    chip: ChipFacts,
+    *,
+    limits: TraceLimits | None = None,
+) -> list[Traced | Verdict]:
+    """One answer per request, in order; the candidate is imported once, in one child.
+
+    Raises KeyError or ValueError for a request that is the caller's mistake (sizes that are not the task's dimensions,
+    an unknown policy); everything that the candidate does wrong is a Verdict.
+    """
+    limits = limits or TraceLimits()
+    inputs, outputs = list(task.inputs), list(task.outputs)
+    for request in requests:
+        if set(request.sizes) != set(task.sizes):
+            raise KeyError(f"sizes {sorted(request.sizes)}, the task has {sorted(task.sizes)}")
+        if request.policy not in POLICIES:
+            raise ValueError(f"policy {request.policy!r}: one of {', '.join(POLICIES)}")
+    found = contract.read(source, len(inputs) + len(outputs))
+    if isinstance(found, contract.Breach):
+        return [_breach(found, source)] * len(requests)
+    axes = [_axes(found, request, source) for request in requests]
+    ready = [i for i, a in enumerate(axes) if isinstance(a, dict)]
+    if not ready:
+        return [a for a in axes if not isinstance(a, dict)]
+    nonce = secrets.token_hex(16)
+    question = {
+        "nonce": nonce,
+        "source": source,
+        "import_s": limits.import_s,
+        "trace_s": limits.trace_s,
+        "task": {"identity": task.identity, "inputs": _tensors(inputs), "outputs": _tensors(outputs)},
+        "chip": {fact: getattr(chip, fact, None) for fact in CHIP_FACTS},
+        "requests": [
+            {
+                "sizes": dict(requests[i].sizes),
+                "axes": axes[i],
+                "policy": requests[i].policy,
+                "takes_num_sms": found.takes_num_sms and "num_sms" not in found.axes,
+            }
+            for i in ready
+        ],
+    }
+    finished = python_child("evaluator.trace.child", json.dumps(question).encode(), limits.child(), bare=BARE)
+    answers = _Answers(finished, nonce, source, limits)
+    results: list[Traced | Verdict] = []
+    for i, axis_values in enumerate(axes):
+        if isinstance(axis_values, dict):
+            results.append(answers.read(ready.index(i), task, requests[i], axis_values))
+        else:
+            results.append(axis_values)
+    return results
+
+
+def _tensors(tensors: list[Tensor]) -> list[dict[str, Any]]:
+    return [{"name": t.name, "dtype": t.dtype, "role": t.role, "shape": [to_json(s) for s in t.shape]} for t in tensors]
+
+
+def _axes(found: contract.Contract, request: Request, source: str) -> dict[str, Any] | Verdict:
+    unknown = sorted(set(request.axes) - set(found.axes))
+    if unknown:
+        known = ", ".join(found.axes) or "none"
+        return _breach(
+            contract.Breach("bad-axes", f"no axis {unknown[0]}: this file has {known}", found.launch_line), source
+        )
+    return {name: request.axes.get(name, choices[0]) for name, choices in found.axes.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- the child's answer
+
+
+class _Answers:
+    """The lines of one child, and for requests without a line the Verdict that says why."""
+
+    def __init__(self, finished: Finished, nonce: str, source: str, limits: TraceLimits) -> None:
+        self._source = source
+        self._requests: dict[int, dict[str, Any]] = {}
+        self._kernels: dict[str, bytes] = {}
+        marks: dict[str, dict[str, Any]] = {}
+        prefix = nonce.encode() + b" "
+        for line in finished.stdout.split(b"\n"):
+            message = _json(line[len(prefix) :]) if line.startswith(prefix) else None
+            if isinstance(message, dict):
+                if isinstance(message.get("request"), int):
+                    self._requests.setdefault(message["request"], message)
+                for mark in {"ready", "imported", "late", "done"} & set(message):
+                    marks.setdefault(mark, message)
+        if "ready" not in marks and finished.breach == "" and finished.returncode != 0:
+            # The child died before it looked at the candidate: our installation, not the file.
+            raise RuntimeError(f"the tracing child did not start: {_text(finished.stderr_tail)}")
+        self._missing = self._why(finished, marks, limits)
+
+    def read(self, number: int, task: Task, request: Request, axes: dict[str, Any]) -> Traced | Verdict:
+        message = self._requests.get(number)
+        if message is None:
+            return self._missing
+        if "verdict" in message:
+            return self._told(message["verdict"])
+        try:
+            return self._traced(message, task, request, axes)
+        except (PlanError, KeyError, TypeError, ValueError, AttributeError) as error:
+            # Every one of these comes from data of the wrong form: the candidate wrote on the pipe.
+            return self._verdict("invalid", "trace", "bad-answer", f"the child's answer is not a plan: {error}"[:500])
+
+    def _traced(self, message: dict[str, Any], task: Task, request: Request, axes: dict[str, Any]) -> Traced:
+        plan = from_data(message["plan"])
+        _check_plan(plan, task, request)
+        for digest, text in dict(message["kernels"]).items():
+            data = base64.b64decode(text, validate=True)
+            if len(data) > MAX_BYTECODE or hashlib.sha256(data).hexdigest() != digest:
+                raise ValueError("a bytecode that is not what its hash says")
+            self._kernels[digest] = data
+        names = {h: _kernel_info(message["names"][h]) for h in plan.kernels}
+        kernels = {} if request.policy == "concrete" else {h: self._kernels[h] for h in plan.kernels}
+        facts = tuple(str(f)[:64] for f in message["chip_facts"])[:64]
+        return Traced(plan, kernels, names, axes, dict(request.sizes), facts, float(message["seconds"]))
+
+    def _told(self, told: Any) -> Verdict:
+        try:
+            line = told["line"] if type(told["line"]) is int else None
+            status, stage = str(told["status"]), str(told["stage"])
+            return self._verdict(status, stage, str(told["error_class"])[:64], str(told["message"])[:2000], line)
+        except (KeyError, TypeError, ValueError):
+            return self._verdict("invalid", "trace", "bad-answer", "the child's answer is not a verdict")
+
+    def _why(self, finished: Finished, marks: Mapping[str, Any], limits: TraceLimits) -> Verdict:
+        """Why there is no answer."""
+        stage = "trace" if "imported" in marks else "import"
+        where = "launch" if stage == "trace" else "the import of the file"
+        late = marks.get("late")
+        if late is not None:
+            line = late.get("line") if type(late.get("line")) is int else None
+            return self._verdict("timeout", stage, f"{stage}-timeout", str(late.get("message"))[:200], line)
+        told = {
+            "time": ("timeout", f"{stage}-timeout", f"{where} did not end in time"),
+            "output": ("invalid", "output-flood", f"{where} printed more than {limits.output_bytes} bytes"),
+            "processes": ("invalid", "too-many-processes", f"{where} started more than {limits.processes} processes"),
+            "memory": ("crash", "memory-limit", f"{where} took more than {limits.memory_bytes // MIB} MiB"),
+            "file": ("invalid", "file-limit", f"{where} wrote a file of more than {limits.file_bytes} bytes"),
+            "signal": ("crash", "crashed", f"{where} ended the process by signal {-finished.returncode}"),
+            "": ("invalid", "exited", f"{where} ended the process with exit code {finished.returncode}"),
+        }.get(finished.breach, ("crash", "crashed", f"{where} ended the process"))
+        return self._verdict(told[0], stage, told[1], told[2])
+
+    def _verdict(self, status: str, stage: str, error_class: str, message: str, line: int | None = None) -> Verdict:
+        return _verdict(self._source, status, stage, error_class, message, line)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace").strip()[-2000:]
+
+
+def _kernel_info(data: Any) -> KernelInfo:
+    constants = tuple((str(name)[:64], str(text)[:200]) for name, text in data["constants"])
+    arrays = tuple(dict(a) for a in data["arrays"])
+    return KernelInfo(
+        str(data["key"])[:64], str(data["function"])[:64], int(data["line"]), dict(data["hints"]), constants, arrays
+    )
+
+
+def _check_plan(plan: LaunchPlan, task: Task, request: Request) -> None:
+    """The plan's arguments are the task's, and it applies at the sizes it was traced at.  ValueError if not."""
+    expected = [(t.name, t.role, t.dtype) for t in (*task.inputs, *task.outputs)]
+    given = [(a.name, a.role, a.dtype) for a in plan.arguments if a.role != "workspace"]
+    if plan.task != task.identity or given != expected:
+        raise ValueError("its arguments are not the task's")
+    if set(plan.dims) != {*task.sizes, "num_sms"}:
+        raise ValueError("its dimensions are not the task's")
+    if not plan.launches:
+        raise ValueError("it launches nothing")
+
+
+def _breach(found: contract.Breach, source: str) -> Verdict:
+    return _verdict(source, "invalid", "static", found.error_class, found.message, found.line)
+
+
+def _verdict(source: str, status: str, stage: str, error_class: str, message: str, line: int | None) -> Verdict:
+    from knowledge_base.records import Stage, Status, Verdict
+
+    try:
+        from knowledge_base.hints import classify
+    except ImportError:
+        hint = ""
+    else:
+        kind, hint = classify(status, message)
+        if error_class == "front-end" and kind:
+            error_class = kind
+    lines = source.splitlines()
+    text = lines[line - 1].strip()[:200] if line is not None and 0 < line <= len(lines) else ""
+    return Verdict(
+        status=Status(status),
+        stage=Stage(stage),
+        error_class=error_class,
+        message=message,
+        hint=hint,
+        line=line,
+        source=text,
+    )

@@ -1,0 +1,186 @@
+"""The warden: a small process that starts confined programs and ends their whole process trees.
+
+Run as a script by :mod:`evaluator.confine`, one per process that confines anything, and never imported by it.  A child
+subreaper adopts every orphan below it, so a program that detaches (``setsid``, double fork) is still found and killed;
+doing that in the caller would adopt orphans of its other children, and forking the caller (threads, gigabytes) would cost
+tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
+
+Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr and
+a leash).  A fork of the warden, the supervisor, starts the program, watches it, ends the tree and writes one JSON line to
+the leash.  The leash closing means that the caller gave up or died: the tree is ended.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_NO_NEW_PRIVS = 38
+MAX_MESSAGE = 1 << 16
+WATCH_S = 0.02  # how often the number of processes is looked at
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def main(control: int) -> None:
+    """Serves runs until the caller's end of the socket closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it closes the leashes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
+    sock = socket.socket(fileno=control)
+    while True:
+        message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 4)
+        if not message:
+            return
+        if os.fork() == 0:
+            try:
+                sock.close()
+                _supervise(json.loads(message), *descriptors)
+            finally:
+                os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    start = time.monotonic()
+    first_pid = _latest_pid()
+    pid = os.fork()
+    if pid == 0:
+        _become(job, stdin, stdout, stderr)
+    for descriptor in (stdin, stdout, stderr):
+        os.close(descriptor)
+    breach = _watch(pid, leash, start + job["wall_s"], job["processes"], first_pid)
+    status = _end(pid, breach != "")
+    seconds = time.monotonic() - start
+    if status is not None and os.WIFSIGNALED(status) and not breach:
+        breach = {signal.SIGXCPU: "time", signal.SIGXFSZ: "file"}.get(os.WTERMSIG(status), "signal")  # type: ignore[call-overload]
+    code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
+    answer = {"returncode": code, "breach": breach, "seconds": seconds}
+    os.write(leash, json.dumps(answer).encode() + b"\n")
+
+
+def _become(job: dict[str, Any], stdin: int, stdout: int, stderr: int) -> None:
+    """In the new process: limits, descriptors, then the program.  Never returns."""
+    try:
+        os.setsid()
+        os.chdir(job["cwd"])
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.closerange(3, 1024)
+        for number in (signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        for name, value in job["rlimits"].items():
+            _limit(getattr(resource, name), value)
+        _isolate()
+        os.execve(job["argv"][0], job["argv"], job["env"])
+    except BaseException as error:
+        os.write(2, f"confine: {job['argv'][0]}: {error}\n".encode(errors="replace"))
+    os._exit(127)
+
+
+def _limit(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def _isolate() -> None:
+    """The one place for namespaces and seccomp.  Today: no new privileges, and nothing more."""
+    _prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _watch(pid: int, leash: int, deadline: float, processes: int, first_pid: int) -> str:
+    """Waits for the program to end by itself ("") or to break a limit (its name)."""
+    program = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(program, select.POLLIN)
+    poll.register(leash, select.POLLIN | select.POLLHUP)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "time"
+        events = poll.poll(max(1, min(left, WATCH_S) * 1000))
+        ready = {descriptor for descriptor, _ in events}
+        if program in ready:
+            return ""
+        if leash in ready:
+            return "ended"
+        # Few programs start others: the kernel's newest process number tells without a walk through /proc.
+        if _latest_pid() - first_pid > processes and len(_below(os.getpid())) > processes:
+            return "processes"
+
+
+def _latest_pid() -> int:
+    try:
+        with open("/proc/loadavg") as file:
+            return int(file.read().split()[4])
+    except (OSError, IndexError, ValueError):
+        return 1 << 30  # unknown: always count
+
+
+def _below(root: int) -> list[int]:
+    """Every living descendant of ``root``."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != b"Z":
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _end(pid: int, killed: bool) -> int | None:
+    """Ends and reaps every process below this one; returns the program's wait status."""
+    status: int | None = None
+    if not killed:
+        status = os.waitpid(pid, 0)[1]
+    give_up = time.monotonic() + 10.0
+    while time.monotonic() < give_up:
+        try:
+            while True:
+                done, code = os.waitpid(-1, os.WNOHANG)
+                if done == 0:
+                    break
+                status = code if done == pid and status is None else status
+        except ChildProcessError:
+            return status  # nobody is left, orphans included: they would be ours
+        victims = _below(os.getpid())
+        for victim in victims:  # stop first: a killed parent's place is taken faster than it is found
+            _signal(victim, signal.SIGSTOP)
+        for victim in victims:
+            _signal(victim, signal.SIGKILL)
+        time.sleep(0.0005)
+    return status
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
