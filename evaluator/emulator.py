@@ -21,6 +21,7 @@ from typing import Any
 from .tileir import Program, RunReport, load
 from .tileir.execute import launch_words
 from .tileir.memory import Memory
+from .tileir.sanitizer import Sanitizer
 from .tileir.signature import Binding, bind, check_version, export
 
 MAX_GRID = 2**24 - 1  # per axis, Tile IR's limit
@@ -59,7 +60,7 @@ def launch(
     kernel: Any,
     args: Sequence[Any],
     *,
-    sanitizer: Any = None,
+    sanitizer: Sanitizer | None = None,
     batch: int | None = None,
     deadline: float | None = None,
     padding_fill: float = 0.0,
@@ -82,7 +83,7 @@ def launch(
     program = program_for(kernel, binding)
     report = launch_words(
         program, (sizes[0], sizes[1], sizes[2]), binding.words, memory, sanitizer=sanitizer, batch=batch,
-        deadline=deadline, padding_fill=padding_fill, write=write or sys.stdout.write,
+        deadline=deadline, padding_fill=padding_fill, write=write or sys.stdout.write, arrays=binding.arrays,
     )  # fmt: skip
     if report.limit is not None:
         raise EmulationError(report.limit.message, report)

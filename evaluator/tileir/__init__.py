@@ -9,9 +9,21 @@ Candidate Python plays no part here: the input is Tile IR bytecode, the memory i
 from .execute import Argument, ArgumentError, Array, RunReport, Scalar, load, run
 from .machine import StepLimit
 from .program import Program
+from .sanitizer import Finding, Sanitizer
 from .text import InvalidTileIR, Unsupported
 
 __all__ = [
-    "Argument", "ArgumentError", "Array", "InvalidTileIR", "Program", "RunReport", "Scalar", "StepLimit",
-    "Unsupported", "load", "run",
-]  # fmt: skip
+    "Argument",
+    "ArgumentError",
+    "Array",
+    "Finding",
+    "InvalidTileIR",
+    "Program",
+    "RunReport",
+    "Sanitizer",
+    "Scalar",
+    "StepLimit",
+    "Unsupported",
+    "load",
+    "run",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from . import ir
 from .disassemble import disassemble
-from .machine import Frame, Run, StepLimit, Stopped
+from .machine import AssertionFailure, Frame, Run, StepLimit, Stopped
 from .memory import Memory
 from .ops_shape import dense, storage_of
 from .program import Program, build
+from .promises import PassedArray
+from .sanitizer import Finding, Sanitizer
 from .text import parse
 
 # Lanes times elements of the largest tile: a megabyte of float32, so that a few values of a batch stay in the cache.
@@ -28,8 +30,8 @@ MAX_ITERATIONS = 50_000_000
 class Array:
     """An array argument: a window on a buffer, by name or as a tensor whose storage holds it.
 
-    ``dtype`` is a launch plan's name (f32, bf16, i32 …); ``offset`` and ``strides`` count elements of it from the start
-    of the buffer.  ``index`` is the type of the sizes and strides that are passed, i32 or i64.
+    ``dtype`` is a launch plan's name (f32, bf16, i32 …); ``offset`` and ``strides`` count elements of it, ``offset``
+    from the buffer's first element.  ``index`` is the type of the sizes and strides that are passed, i32 or i64.
     """
 
     buffer: str | Tensor
@@ -59,8 +61,8 @@ class RunReport:
     batch: int
     iterations: int
     limit: StepLimit | None = None
-    findings: tuple[Any, ...] = ()
-    asserts: tuple[Any, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
+    asserts: tuple[AssertionFailure, ...] = ()
 
 
 def load(bytecode: bytes, *, disassemble: Callable[[bytes], str] = disassemble) -> Program:
@@ -84,20 +86,23 @@ class ArgumentError(ValueError):
     """Arguments that do not fit the kernel's parameters."""
 
 
-def words(arguments: Sequence[Argument], memory: Memory, buffers: Mapping[str, Tensor]) -> list[int | float | bool]:
+def words(
+    arguments: Sequence[Argument], memory: Memory, buffers: Mapping[str, Tensor]
+) -> tuple[list[int | float | bool], list[PassedArray]]:
     """The kernel's parameters in order: an array is an address, its sizes, its strides; a scalar is itself."""
     out: list[int | float | bool] = []
-    for argument in arguments:
+    arrays: list[PassedArray] = []
+    for number, argument in enumerate(arguments):
         if isinstance(argument, Scalar):
             out.append(argument.value)
             continue
-        name = argument.buffer if isinstance(argument.buffer, str) else ""
+        size = PLAN_BYTES[argument.dtype]
+        name = argument.buffer if isinstance(argument.buffer, str) else f"argument {number}"
         tensor = buffers[argument.buffer] if isinstance(argument.buffer, str) else argument.buffer
-        base = memory.register(tensor, name).base
-        if isinstance(argument.buffer, str):
-            base += int(tensor.storage_offset()) * tensor.element_size()
-        out += [base + argument.offset * PLAN_BYTES[argument.dtype], *argument.shape, *argument.strides]
-    return out
+        address = memory.address(tensor, name) + argument.offset * size
+        arrays.append(PassedArray(name, len(out), address, argument.shape, argument.strides, size))
+        out += [address, *argument.shape, *argument.strides]
+    return out, arrays
 
 
 def bind_words(program: Program, given: Sequence[int | float | bool]) -> list[Tensor]:
@@ -124,7 +129,7 @@ def run(
     arguments: Sequence[Argument],
     *,
     buffers: Mapping[str, Tensor] | None = None,
-    sanitizer: Any = None,
+    sanitizer: Sanitizer | None = None,
     batch: int | None = None,
     deadline: float | None = None,
     padding_fill: float = 0.0,
@@ -138,10 +143,10 @@ def run(
     the report has a ``limit``.  ``padding_fill`` is what loads without a padding value deliver outside the tensor.
     """
     memory = sanitizer.memory if sanitizer is not None else Memory()
-    parameters = words(arguments, memory, buffers or {})
+    parameters, arrays = words(arguments, memory, buffers or {})
     return launch_words(
         program, grid, parameters, memory, sanitizer=sanitizer, batch=batch, deadline=deadline,
-        padding_fill=padding_fill, max_iterations=max_iterations, write=write, arguments=arguments,
+        padding_fill=padding_fill, max_iterations=max_iterations, write=write, arrays=arrays,
     )  # fmt: skip
 
 
@@ -151,13 +156,13 @@ def launch_words(
     parameters: Sequence[int | float | bool],
     memory: Memory,
     *,
-    sanitizer: Any = None,
+    sanitizer: Sanitizer | None = None,
     batch: int | None = None,
     deadline: float | None = None,
     padding_fill: float = 0.0,
     max_iterations: int = MAX_ITERATIONS,
     write: Callable[[str], object] | None = None,
-    arguments: Sequence[Argument] = (),
+    arrays: Sequence[PassedArray] = (),
 ) -> RunReport:
     """Like :func:`run`, with the kernel's parameters as raw words (addresses of ``memory``)."""
     blocks = grid[0] * grid[1] * grid[2]
@@ -174,7 +179,7 @@ def launch_words(
             env[slot] = value
         first = Frame(machine, np.zeros(1, dtype=np.int64), env)
         if sanitizer is not None:
-            sanitizer.begin(machine, program, arguments)
+            sanitizer.begin(machine, program, parameters, arrays)
         try:
             for step in program.prologue:
                 step(first)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor
 
 from . import ir
 from .memory import Memory
+
+if TYPE_CHECKING:
+    from .sanitizer import Sanitizer
 
 YIELD, CONTINUE, BREAK, RETURN = "yield", "continue", "break", "return"
 
@@ -67,7 +70,7 @@ class Run:
     memory: Memory
     grid: tuple[int, int, int]
     padding_fill: float
-    sanitizer: Any
+    sanitizer: Sanitizer | None
     write: Callable[[str], object]
     max_iterations: int
     deadline: float | None

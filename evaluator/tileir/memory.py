@@ -41,6 +41,11 @@ class Allocation:
             self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
         self._views: dict[torch.dtype, Tensor] = {torch.uint8: self._bytes}
 
+    @property
+    def end(self) -> int:
+        """The address behind its last byte."""
+        return self.base + self.nbytes
+
     def flat(self, dtype: torch.dtype) -> Tensor:
         """The whole storage as a 1-d tensor of ``dtype`` (a trailing part of an element is left out)."""
         view = self._views.get(dtype)

@@ -22,6 +22,7 @@ from .ops_memory import MEMORY_OPS
 from .ops_mma import MMA_OPS
 from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
+from .provenance import synchronises, written_parameters
 from .text import Unsupported
 
 PURE_OPS: dict[str, Callable[..., Tensor]] = {**SHAPE_OPS, **INT_OPS, **FLOAT_OPS, **MMA_OPS}
@@ -34,7 +35,11 @@ _VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strid
 
 @dataclass(eq=False)
 class Program:
-    """What :func:`build` makes of a module.  ``sequential``: a loop holds an atomic, so blocks must run one by one."""
+    """What :func:`build` makes of a module.
+
+    ``sequential``: a loop holds an atomic, so blocks must run one by one.  ``writes``: the parameters through which it
+    may write (None: any memory).  ``synchronises``: blocks may order each other's accesses by atomics.
+    """
 
     module: ir.Module
     prologue: list[Step]
@@ -42,6 +47,8 @@ class Program:
     values: int
     sequential: bool
     largest_tile: int
+    writes: frozenset[int] | None
+    synchronises: bool
     text: str = ""
 
 
@@ -205,5 +212,5 @@ def build(module: ir.Module, text: str = "") -> Program:
     body = builder.block(module.body, RETURN, True)
     return Program(
         module, builder.prologue, body, len(module.names), _waits(module.body), max(builder.sizes.values(), default=1),
-        text,
+        written_parameters(module), synchronises(module.body), text,
     )  # fmt: skip

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .memory import Memory
+from .promises import PassedArray
 
 SUPPORTED_VERSION = "1.7"  # of cuda-tile: the private names below and the launcher's rules
 INT32_MAX = 2**31 - 1
@@ -36,13 +37,19 @@ class LaunchError(TypeError):
 class Binding:
     """``parameters``: one constraint a kernel parameter.  ``words``: the raw values to pass.
 
-    ``arrays`` are the tensors passed, by a name for messages; ``keep`` holds tables made here alive.
+    ``arrays`` are the arrays among them; ``keep`` holds tables made here alive.
     """
 
     parameters: list[Any]
     words: list[int | float | bool]
-    arrays: list[tuple[str, Tensor]] = field(default_factory=list)
+    arrays: list[PassedArray] = field(default_factory=list)
     keep: list[Tensor] = field(default_factory=list)
+
+    def pass_array(self, name: str, position: int | None, tensor: Tensor, facts: ArrayFacts, memory: Memory) -> None:
+        size = max(1, facts.dtype.bitwidth // 8)  # packed elements: half a byte each, a span twice too long
+        self.arrays.append(
+            PassedArray(name, position, memory.address(tensor, name), facts.shape, facts.strides, size)
+        )  # fmt: skip
 
 
 def check_version() -> None:
@@ -99,7 +106,7 @@ def _constraint(name: str, node: Any, value: Any, binding: Binding, memory: Memo
         return ConstantConstraint(value)
     if isinstance(value, Tensor):
         facts = _facts(value, getattr(node, "array", None), name)
-        binding.arrays.append((name, value))
+        binding.pass_array(name, len(binding.words), value, facts, memory)
         binding.words += [memory.address(value, name), *facts.shape, *facts.strides]
         return _array_constraint(facts)
     if isinstance(value, list):
@@ -245,7 +252,8 @@ def _list_element(name: str, node: Any, items: list[Any], binding: Binding, memo
         [[memory.address(t, name), *f.shape, *f.strides] for t, f in zip(items, facts, strict=True)],
         dtype=torch.int64,
     )  # fmt: skip
-    binding.arrays += [(f"{name}[{i}]", t) for i, t in enumerate(items)]
+    for i, (t, f) in enumerate(zip(items, facts, strict=True)):
+        binding.pass_array(f"{name}[{i}]", None, t, f, memory)
     binding.keep.append(table)
     binding.words += [memory.address(table, f"{name} (table)"), len(items)]
 

@@ -1,0 +1,99 @@
+"""Promises a kernel was compiled under, checked against the arguments of a launch: divisibility, bounds, no overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import ir
+
+if TYPE_CHECKING:
+    from .program import Program
+    from .sanitizer import Sanitizer
+
+
+@dataclass(frozen=True, slots=True)
+class PassedArray:
+    """An array argument as passed: ``address`` is virtual, ``strides`` count elements of ``itemsize`` bytes.
+
+    ``position`` is that of its pointer among the kernel's parameters; None inside a list.
+    """
+
+    name: str
+    position: int | None
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def end(self) -> int:
+        """The address behind its last element."""
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return self.address + (last + 1) * self.itemsize
+
+
+def check_arguments(
+    sanitizer: Sanitizer, program: Program, words: Sequence[int | float | bool], arrays: Sequence[PassedArray]
+) -> None:
+    """Reports arrays beyond their buffers, violated ``assume``s on parameters, and arrays that overlap."""
+    arrays = [a for a in arrays if 0 not in a.shape]
+    for array in arrays:
+        allocation = sanitizer.memory.owner(array.address)
+        if allocation is not None and not allocation.base <= array.address <= array.end <= allocation.end:
+            message = f"array argument {array.name} reaches beyond its buffer of {allocation.nbytes} bytes"
+            sanitizer.add("view-extent", message, allocation=allocation)
+    _check_assumptions(sanitizer, program, words)
+    for i, one in enumerate(arrays):
+        for other in arrays[i + 1 :]:
+            if (_written(program, one) or _written(program, other)) and _share(one, other):
+                message = f"array arguments {one.name} and {other.name} overlap, and the kernel writes one of them"
+                sanitizer.add("overlap", message, allocation=sanitizer.memory.owner(one.address))
+
+
+def _check_assumptions(sanitizer: Sanitizer, program: Program, words: Sequence[Any]) -> None:
+    """Follows chains of ``assume`` from the parameters: predicates on computed values are not promises of the caller."""
+    position = {slot: k for k, slot in enumerate(program.module.body.arguments)}
+    for op in program.module.body.ops:
+        if op.name != "assume" or op.operands[0] not in position:
+            continue
+        place = position[op.results[0]] = position[op.operands[0]]
+        broken = _broken(op.attrs["assume"], int(words[place]))
+        if broken:
+            kind = op.operand_types[0]
+            pointer = isinstance(kind, ir.TileType) and isinstance(kind.elem, ir.PtrElem)
+            what = "address" if pointer else f"value {words[place]}"
+            message = f"parameter {place}: its {what} {broken}, against what the kernel was compiled to assume"
+            sanitizer.add("assumption", message, op=op)
+
+
+def _broken(assumption: ir.Assumption, word: int) -> str:
+    if assumption.kind == "div_by" and word % assumption.divisor:
+        return f"is not divisible by {assumption.divisor}"
+    if assumption.low is not None and word < assumption.low:
+        return f"is less than {assumption.low}"
+    if assumption.high is not None and word > assumption.high:
+        return f"is greater than {assumption.high}"
+    return ""
+
+
+def _written(program: Program, array: PassedArray) -> bool:
+    return program.writes is None or array.position in program.writes
+
+
+def _share(one: PassedArray, other: PassedArray) -> bool:
+    """Whether two arrays have a byte in common; interleaved views (q, k, v of one buffer) have none."""
+    start, end = min(one.address, other.address), max(one.end, other.end)
+    if one.address >= other.end or other.address >= one.end:
+        return False
+    marks = torch.zeros(end - start, dtype=torch.bool)
+
+    def view(a: PassedArray) -> torch.Tensor:
+        strides = (*(s * a.itemsize for s in a.strides), 1)
+        return torch.as_strided(marks, (*a.shape, a.itemsize), strides, a.address - start)
+
+    view(one).fill_(True)
+    return bool(view(other).any())

@@ -1,0 +1,70 @@
+"""Which parameters' memory a kernel may write, and whether it synchronises blocks: facts read off the module."""
+
+from __future__ import annotations
+
+from . import ir
+
+# Atomics of more elements than this accumulate data; locks, flags and counters are smaller.
+SYNC_ELEMENTS = 64
+_WRITERS = {
+    "store_view_tko": 1, "store_ptr_tko": 0, "atomic_rmw_tko": 0, "atomic_cas_tko": 0, "atomic_red_view_tko": 0,
+}  # operation: which operand is the pointer or view  # fmt: skip
+_ANYWHERE = frozenset({-1})  # the root of pointers that come out of memory or integers
+_LOADED = frozenset({"load_ptr_tko", "load_view_tko", "int_to_ptr", "for", "loop", "if", "reduce", "scan"})
+_SYNCHRONISING = frozenset({"acquire", "release", "acq_rel"})
+_ATOMICS = frozenset({"atomic_rmw_tko", "atomic_cas_tko"})
+
+
+def _addresses(kind: ir.Type) -> bool:
+    if isinstance(kind, ir.TileType):
+        return isinstance(kind.elem, ir.PtrElem)
+    return isinstance(kind, ir.TensorViewType | ir.TileViewType)
+
+
+def written_parameters(module: ir.Module) -> frozenset[int] | None:
+    """Positions of the pointer parameters that stores and atomics may reach; None: any memory."""
+    roots: dict[int, frozenset[int]] = {
+        slot: frozenset({k}) for k, slot in enumerate(module.body.arguments) if _addresses(module.args[k])
+    }
+    written: set[int] = set()
+
+    def visit(region: ir.Region) -> None:
+        for slot, kind in zip(region.arguments, region.argument_types, strict=True):
+            if _addresses(kind):
+                roots.setdefault(slot, _ANYWHERE)
+        for op in region.ops:
+            if op.name in _WRITERS:
+                written.update(roots.get(op.operands[_WRITERS[op.name]], _ANYWHERE))
+            for result, kind in zip(op.results, op.result_types, strict=True):
+                if _addresses(kind):
+                    roots[result] = _root(op, roots)
+            for inner in op.regions:
+                visit(inner)
+
+    visit(module.body)
+    return None if -1 in written else frozenset(written)
+
+
+def _root(op: ir.Op, roots: dict[int, frozenset[int]]) -> frozenset[int]:
+    if op.name == "get_global":
+        return frozenset()
+    if op.name in _LOADED:
+        return _ANYWHERE
+    sources = [roots[v] for v, kind in zip(op.operands, op.operand_types, strict=True) if _addresses(kind)]
+    return frozenset().union(*sources) if sources else _ANYWHERE
+
+
+def synchronises(region: ir.Region) -> bool:
+    """Whether an atomic of at most SYNC_ELEMENTS elements a tile acquires or releases."""
+    for op in region.ops:
+        if op.name in _ATOMICS and op.attrs["semantics"] in _SYNCHRONISING:
+            kind = op.operand_types[0]
+            assert isinstance(kind, ir.TileType)
+            size = 1
+            for n in kind.shape:
+                size *= n
+            if size <= SYNC_ELEMENTS:
+                return True
+        if any(synchronises(inner) for inner in op.regions):
+            return True
+    return False
