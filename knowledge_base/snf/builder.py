@@ -39,7 +39,10 @@ class Builder:
     def node(
         self, op: str, args: Sequence[Value], name: str = "t", where: tuple[int, int] = (0, 0), **attrs: Any
     ) -> Node:
-        """Adds ``op(args)``; a name already taken gets a number.  Raises ShapeError, TooLarge."""
+        """Adds ``op(args)``; a name already taken gets a number.  Raises ShapeError, TooLarge.
+
+        Names in ``reserved`` are kept for :meth:`rename`.
+        """
         made = apply(op, name, args, where, **attrs)
         if is_scalar(made):
             text = scalar_text(op, [a.name[1:] for a in args], dict(made.attrs))
@@ -62,15 +65,20 @@ class Builder:
         return self.const(expr, where) if isinstance(expr, int) else self.node("dim", [], where=where, expr=expr)
 
     def free(self, name: str) -> str:
-        """``name``, or ``name_2``, ``name_3`` … when it is taken; invented names keep off ``reserved``."""
-        if name not in self.values:
-            return name
+        """``name``, or ``name_2``, ``name_3`` … when it is taken or reserved."""
         number, taken = self._numbers.get(name, 1), name
         while taken in self.values or taken in self.reserved:
             number += 1
             taken = f"{name}_{number}"
         self._numbers[name] = number
         return taken
+
+    def rename(self, node: Node, name: str) -> Node:
+        """Gives a node that nothing reads yet the name that the text gives it (numbered if it has been given before)."""
+        made = replace(node, name=name if name not in self.values else self.free(name))
+        del self.values[node.name]
+        self._add(made)
+        return made
 
     def _add(self, value: Value) -> None:
         if len(self.values) >= MAX_VALUES:
@@ -84,7 +92,7 @@ class Builder:
         for value in reversed(list(self.values.values())):
             if isinstance(value, Node) and value.name in needed:
                 needed.update(value.args)
-        kept = [v for v in self.values.values() if v.name in needed]
+        kept = self._ordered([v for v in self.values.values() if v.name in needed])
         occur = {symbol for value in kept for expr in expressions_of(value) for symbol in symbols(expr)}
         return Graph(
             tuple((name, sample) for name, sample in dims.items() if name in occur),
@@ -93,6 +101,22 @@ class Builder:
             tuple(outputs),
             **more,
         )
+
+    def _ordered(self, values: Sequence[Value]) -> list[Value]:
+        """The values with each scalar just before its first reader, which is where printing puts it."""
+        out: dict[str, Value] = {}
+
+        def emit(value: Value) -> None:
+            if isinstance(value, Node):
+                for arg in value.args:
+                    if arg.startswith("$") and arg not in out:
+                        emit(self.values[arg])
+            out[value.name] = value
+
+        for value in values:
+            if not is_scalar(value):
+                emit(value)
+        return list(out.values())
 
 
 def expressions_of(value: Value) -> list[Expr]:

@@ -397,8 +397,8 @@ def _view(
 
 
 _TABLE = (
-    Op("const", "scalar", ("Const",), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
-    Op("dim", "scalar", ("Dim",), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
+    Op("const", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
+    Op("dim", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
     Op("iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64"),
     Op("causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first"),
     _binary("add", "add", "Add", commutative=True),

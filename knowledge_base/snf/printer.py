@@ -12,7 +12,7 @@ from typing import Any
 from kernels_generated.runtime.expr import Expr
 from kernels_generated.runtime.expr import show as show_size
 
-from .graph import Graph, Node, Tensor
+from .graph import Graph, Tensor
 from .ops import OPS
 
 INFIX = {
@@ -78,7 +78,11 @@ def expression(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str:
 def scalar_text(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """A scalar's text, closed so that it can stand anywhere: numbers and calls bare, the rest in parentheses."""
     text = expression(op, args, attrs)
-    plain = text.replace("_", "a").isalnum() or text.replace(".", "", 1).isdigit() or op not in (*INFIX, "dim", "const", "neg")
+    plain = (
+        text.replace("_", "a").isalnum()
+        or text.replace(".", "", 1).isdigit()
+        or op not in (*INFIX, "dim", "const", "neg")
+    )
     return text if plain else f"({text})"
 
 

@@ -1,8 +1,8 @@
 """Dimensions of an SNF text: samples, derived dimensions, and divisions made exact.
 
 ``C // H`` must be exact to be a head width, and no algebra can know that it is.  So the dimension is rewritten: with
-``C`` = H·D_h and ``D_h`` free, every width that was C prints as ``H*D_h`` and ``C // H`` is just ``D_h``.  The reader of
-the text notices the need half-way, records it here, and starts again (``Restart``); the sample of ``D_h`` is C's
+``C`` = H·D_h and ``D_h`` free, every width that was C prints as ``H*D_h`` and ``C // H`` is just ``D_h``.  The reader
+of the text notices the need half-way, records it here, and starts again (``Restart``); the sample of ``D_h`` is C's
 divided by H's, which must be a whole number.
 """
 
