@@ -71,8 +71,12 @@ class CompileEvidence(Record):
     stack_bytes: int
     spill_bytes: int
     shared_bytes: int
-    mma: str = ""  # wgmma, tcgen05, mma.sync … ; empty: none
+    mma: str = ""  # wgmma, tcgen05, mma.sync, fma (a contraction on scalar units) …; empty: none
     tma: bool = False
+    threads: int = 0  # per block
+    ctas: int = 1  # blocks per cluster
+    local_instructions: int = 0  # loads and stores of local memory in the code
+    serialised_wgmma: bool = False  # the code waits after every wgmma group
     cubin_bytes: int = 0
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()

@@ -1,0 +1,116 @@
+"""One run of tileiras: a bytecode in, a cubin with evidence or a Verdict out, under process limits.
+
+tileiras is trusted, its input is not: it runs in :mod:`evaluator.confine` with a cleared environment and its own
+folder.  Without line information a cubin does not depend on where its source lay, so
+the same kernel gives the same cubin wherever it is assembled.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from evaluator import confine
+from evaluator.toolchain import Tool
+from knowledge_base.hints import classify
+from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
+
+from . import cubin as cubins
+from .cache import Compiled
+from .remarks import scalar_mma, summary
+
+OPTIONS = ("--opt-level=3", "--remarks=all", "--remark-format=yaml")
+MAX_BYTECODE = 16 << 20  # honest bytecodes are a few KiB
+MAX_MESSAGE = 600
+
+# An honest kernel takes 0.2 to 7 s and 120 to 200 MB; beyond a minute the tile is far too large for any chip.
+WALL_S = 60.0
+
+
+def limits(wall_s: float) -> confine.Limits:
+    """What one assembly may use: address space is above 2 GiB for any kernel, resident memory below 200 MB."""
+    return confine.Limits(wall_s=wall_s, cpu_s=math.ceil(wall_s), memory_bytes=4 << 30, output_bytes=1 << 20)
+
+
+def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, wall_s: float = WALL_S) -> Compiled | Verdict:
+    """Assembles ``bytecode`` (SHA-256 ``kernel``) for ``arch``.  A refusal, crash or timeout is a Verdict."""
+    if len(bytecode) > MAX_BYTECODE:
+        return _rejected(Status.COMPILE_ERROR, f"a bytecode of {len(bytecode)} bytes: the limit is {MAX_BYTECODE}")
+    done = confine.run(
+        [str(tool.path), f"--gpu-name={arch}", *OPTIONS, "--remarks-output-file=k.yaml", "-o", "k.cubin", "k.tileir"],
+        limits=limits(wall_s),
+        files={"k.tileir": bytecode},
+        collect=("k.cubin", "k.yaml"),
+    )
+    if done.breach == "time":
+        message = f"the assembler ran longer than {wall_s:g} s for {arch}: the tiles are too large"
+        return _rejected(Status.TIMEOUT, message, error_class="compile-timeout")
+    message, line = clean(done.stderr_tail.decode(errors="replace"))
+    if done.breach:
+        ended = f"signal {-done.returncode}" if done.breach == "signal" else f"its limit of {done.breach}"
+        said = f": {message}" if message else ""
+        return _rejected(
+            Status.COMPILE_ERROR, f"tileiras ended with {ended} for {arch}{said}", line, error_class="assembler-crash"
+        )
+    if done.returncode:
+        message = message or f"tileiras ended with return code {done.returncode} for {arch}"
+        return _rejected(Status.COMPILE_ERROR, message, line)
+    binary = done.files.get("k.cubin", b"")
+    try:
+        facts = cubins.read(binary)
+    except cubins.CubinError as error:
+        message = f"tileiras ended without a usable cubin for {arch}: {error}"
+        return _rejected(Status.COMPILE_ERROR, message, error_class="assembler-crash")
+    remarks = summary(done.files.get("k.yaml", b"").decode(errors="replace"))
+    return Compiled(binary, evidence(kernel, arch, facts, len(binary), done.seconds, remarks))
+
+
+def evidence(
+    kernel: str, arch: str, facts: cubins.CubinFacts, size: int, seconds: float, remarks: tuple[str, ...]
+) -> CompileEvidence:
+    """The evidence record.  Spills: the frame, where the code loads or stores local memory."""
+    instructions = dict(facts.mma)
+    mma = max(instructions, key=lambda name: instructions[name], default="fma" if scalar_mma(remarks) else "")
+    return CompileEvidence(
+        arch=arch,
+        kernel=kernel,
+        symbol=facts.symbol,
+        registers=facts.registers,
+        stack_bytes=facts.stack_bytes,
+        spill_bytes=facts.stack_bytes if facts.local_instructions else 0,
+        shared_bytes=facts.shared_bytes,
+        mma=mma,
+        tma=facts.tma,
+        threads=facts.threads,
+        ctas=facts.ctas,
+        local_instructions=facts.local_instructions,
+        serialised_wgmma=facts.serialised_wgmma,
+        cubin_bytes=size,
+        seconds=round(seconds, 3),
+        remarks=remarks,
+    )
+
+
+_ERROR = re.compile(r"^(?P<where>.*?)\berror: (?P<said>.*)$", re.MULTILINE)
+_LINE = re.compile(r'loc\(".*?":(\d+):\d+\)|^[^"\s]+:(\d+):\d+')
+_ECHOES = ("failed to compile Tile IR program", "input does not correspond to Tile IR bytecode")
+
+
+def clean(stderr: str) -> tuple[str, int | None]:
+    """tileiras' first error without its debug locations, and the candidate's line if it names one."""
+    first, line = "", None
+    for found in _ERROR.finditer(stderr):
+        where = _LINE.search(found["where"])
+        if where and line is None:
+            line = int(where[1] or where[2])
+        if not first and found["said"].strip() not in _ECHOES:
+            first = found["said"].strip()
+    if not first and _ECHOES[1] in stderr:
+        first = "the kernel's bytecode is damaged: " + _ECHOES[1]
+    printable = "".join(c if c.isprintable() else " " for c in first or stderr.strip())
+    return printable[:MAX_MESSAGE], line
+
+
+def _rejected(status: Status, message: str, line: int | None = None, error_class: str = "") -> Verdict:
+    error_class, hint = classify(status.value, message, error_class)
+    return Verdict(status=status, stage=Stage.COMPILE, error_class=error_class, message=message, hint=hint, line=line)

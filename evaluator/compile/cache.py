@@ -1,0 +1,134 @@
+"""The compile cache: what tileiras made of a bytecode, kept by content, verified on every load.
+
+A key is the SHA-256 of (format, bytecode hash, architecture, tileiras version, options); an entry is one file: a JSON
+line (evidence or verdict, hash of all) and the cubin.  Entries appear by rename, so two runs at once never see half a
+file and at worst both do the same work.  An entry whose hash does not fit is deleted and made anew.  When the folder
+grows beyond its limit, the entries used longest ago go first.  cuTile's own cache is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from knowledge_base.records import CompileEvidence, Verdict
+
+FORMAT = 1  # raise when an entry's meaning changes: the evidence's definitions, the limits of what is cached
+LIMIT_BYTES = 1 << 30  # about ten thousand cubins
+_PRUNE_TO = 0.8  # of the limit, so that not every write prunes
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin and what it tells."""
+
+    cubin: bytes
+    evidence: CompileEvidence
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the cubin."""
+        return hashlib.sha256(self.cubin).hexdigest()
+
+
+def default_folder() -> Path:
+    """$TILEWRIGHT_CACHE, or tilewright under $XDG_CACHE_HOME or ~/.cache."""
+    if os.environ.get("TILEWRIGHT_CACHE"):
+        return Path(os.environ["TILEWRIGHT_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tilewright"
+
+
+def key(kernel: str, arch: str, version: str, options: tuple[str, ...]) -> str:
+    """The name of the entry for a bytecode (by hash) assembled by a tileiras version with options."""
+    text = json.dumps([FORMAT, kernel, arch, version, list(options)], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """A folder of entries.  Every failure of the file system is a miss, never an error: a cache is a convenience."""
+
+    def __init__(self, folder: Path | str | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = (Path(folder) if folder is not None else default_folder()) / "cubins"
+        self.limit_bytes = limit_bytes
+
+    def path(self, name: str) -> Path:
+        return self.folder / name[:2] / name
+
+    def get(self, name: str) -> Compiled | Verdict | None:
+        """The entry called ``name``, or None; a damaged entry is deleted."""
+        path = self.path(name)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        found = _decode(data)
+        with contextlib.suppress(OSError):
+            os.utime(path) if found is not None else path.unlink()
+        return found
+
+    def put(self, name: str, value: Compiled | Verdict) -> None:
+        """Stores an entry under ``name``."""
+        path = self.path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        except OSError:
+            return
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_encode(value))
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def prune(self) -> int:
+        """Deletes the entries used longest ago until the folder is well below its limit; returns how many went."""
+        entries = []
+        for path in self.folder.glob("*/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                entries.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return 0
+        gone = 0
+        for _, size, path in sorted(entries):
+            if total <= self.limit_bytes * _PRUNE_TO:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                gone += 1
+            total -= size
+        return gone
+
+
+def _encode(value: Compiled | Verdict) -> bytes:
+    cubin = value.cubin if isinstance(value, Compiled) else b""
+    record = value.evidence if isinstance(value, Compiled) else value
+    kind = "evidence" if isinstance(value, Compiled) else "verdict"
+    body = record.model_dump_json()
+    seal = hashlib.sha256(body.encode() + b"\n" + cubin).hexdigest()
+    return json.dumps({kind: body, "seal": seal}).encode() + b"\n" + cubin
+
+
+def _decode(data: bytes) -> Compiled | Verdict | None:
+    head, _, cubin = data.partition(b"\n")
+    try:
+        entry = json.loads(head)
+        body = entry.get("evidence") or entry["verdict"]
+        if hashlib.sha256(body.encode() + b"\n" + cubin).hexdigest() != entry["seal"]:
+            return None
+        if "evidence" in entry:
+            return Compiled(cubin, CompileEvidence.model_validate_json(body))
+        return Verdict.model_validate_json(body)
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
+        return None
