@@ -55,7 +55,7 @@ def _effect(row: Row) -> str:
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
-_BINARY = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
 def _figure(value: str, unit: str) -> str:

@@ -33,7 +33,7 @@ def axes(text: str | None) -> dict[str, Any]:
 
 
 def _pairs(text: str | None, option: str, example: str) -> list[tuple[str, str]]:
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for part in (text or "").split(","):
         if not part.strip():
             continue

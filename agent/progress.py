@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Column
 
 
 class Progress(Protocol):
@@ -108,7 +109,7 @@ class Bars:
         self._bars.console.print(_safe(text), highlight=False)
 
 
-def _column(width: int) -> object:
+def _column(width: int) -> Column:
     from rich.table import Column
 
     return Column(width=width, no_wrap=True, overflow="ellipsis")

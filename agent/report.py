@@ -63,10 +63,9 @@ def _totals(summary: RunSummary) -> str:
             f"target: {us(summary.total_us, kind)} µs, floor {us(summary.total_floor_us)} µs on {summary.chip}"
         )
     for name, plan in summary.plans.items():
+        counts = f"{int(plan['tasks'])} tasks, {int(plan['calls'])} calls"
         chosen = " (chosen)" if name == summary.plan else ""
-        lines.append(
-            f"plan {name}: {int(plan['tasks'])} tasks, {int(plan['calls'])} calls, floor ~{us(plan['floor_us'])} µs{chosen}"
-        )
+        lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{chosen}")
     return "\n".join(lines)
 
 

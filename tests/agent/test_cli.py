@@ -1,0 +1,187 @@
+"""The command line as people meet it: exit codes, messages, JSON, and tables that fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent import options
+from agent.cli import invoke
+from agent.proposers.choose import choose
+from knowledge_base.errors import UserError
+
+LISTINGS = ("facts", "rules", "kernels", "runs", "attempts", "tasks")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every command runs in an empty folder: runs/ is made there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def json_of(capfd: pytest.CaptureFixture[str]) -> object:
+    """Standard output as the one JSON document it must be."""
+    out = capfd.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["kb", "--help"]])
+def test_help_is_help(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(arguments) == 0
+    assert "Usage" in capfd.readouterr().out
+
+
+def test_help_comes_at_once() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "agent", "--help"], cwd=ROOT, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str]) -> None:
+    invoke(["run", "--help"])
+    text = capfd.readouterr().out
+    for option in (
+        "--target", "--gpu", "--device", "--proposer", "--model", "--rounds", "--budget-minutes", "--shape", "--db",
+        "--resume", "--seed", "--jobs", "--json",
+    ):  # fmt: skip
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rum"], "rum"),
+        (["kb", "rulez"], "rules"),
+        (["kb", "rules", "--status", "suported"], "supported"),
+        (["kb", "facts", "--gpu", "rtx5071"], "rtx5070"),
+        (["kb", "show", "no-such-thing"], "nothing has an id"),
+        (["promote", "no-such-run"], "no run"),
+        (["kb", "facts", "--nonsense"], "--nonsense"),
+        (["check"], "FILE.py"),
+    ],
+)
+def test_a_wrong_word_is_exit_2_and_says_what_would_be_right(
+    arguments: list[str], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(arguments) == 2
+    captured = capfd.readouterr()
+    assert says in captured.err
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) >= 2  # what, and what to do
+
+
+def test_with_json_an_error_is_a_document_too(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["kb", "rules", "--status", "suported", "--json"]) == 2
+    assert json_of(capfd)["error"]["exit_code"] == 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize("command", [*(["kb", what] for what in LISTINGS), ["doctor"]])
+def test_an_unwritable_database_is_exit_3(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    code = invoke([*command, "--db", "/proc/nowhere/kb.db"])
+    assert code == 3
+    captured = capfd.readouterr()
+    assert "/proc/nowhere" in captured.err + captured.out
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize("what", ["kernels", "runs", "attempts", "tasks"])
+def test_an_empty_base_says_how_to_fill_it(what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["kb", what]) == 0
+    assert "agent run --target" in capfd.readouterr().out
+    assert invoke(["kb", what, "--json"]) == 0
+    assert json_of(capfd) == []
+
+
+@pytest.mark.parametrize("arguments", [["kb", "facts"], ["kb", "rules"], ["doctor"]])
+def test_tables_fit_80_columns(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(arguments) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) > 5
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_facts_and_rules_filter(capfd: pytest.CaptureFixture[str]) -> None:
+    invoke(["kb", "facts", "--gpu", "rtx5070", "--json"])
+    assert {f["chip"] for f in json_of(capfd)} == {"rtx5070"}  # type: ignore[attr-defined]
+    invoke(["kb", "rules", "--op", "linear-gelu", "--json"])
+    assert [r["op"] for r in json_of(capfd)] == ["linear_gelu"]  # type: ignore[attr-defined]
+    invoke(["kb", "rules", "--gpu", "h200", "--json"])
+    assert "rtx5070" not in {r["chip"] for r in json_of(capfd)}  # type: ignore[attr-defined]
+
+
+def test_doctor_says_what_there_is_and_that_nothing_is_sandboxed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--json"]) == 0
+    document = json_of(capfd)
+    names = {f["name"]: f for f in document["findings"]}  # type: ignore[index]
+    assert {"Python", "torch", "cuda-tile", "tileiras", "ptxas", "TileGym", "GPU", "proposer", "database"} <= set(names)
+    assert names["cuda-tile"]["state"] == "ok"
+    assert "not sandboxed" in document["notice"]  # type: ignore[index]
+
+
+def test_doctor_names_the_command_that_mends_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from evaluator import toolchain
+
+    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert invoke(["doctor", "--json"]) == 3
+    findings = {f["name"]: f for f in json_of(capfd)["findings"]}  # type: ignore[index]
+    assert findings["tileiras"]["state"] == "missing"
+    assert "pip install" in findings["tileiras"]["mend"]
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    script = f"{sys.executable} -m agent kb facts | head -n 2"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_sizes_and_axes_are_read_as_they_are_written() -> None:
+    assert options.sizes("B=2, T=128") == {"B": 2, "T": 128}
+    assert options.sizes(None) == {}
+    assert options.axes("TM=64,fast=True,mode=x") == {"TM": 64, "fast": True, "mode": "x"}
+
+
+@pytest.mark.parametrize("text", ["B", "B=", "=2", "B=two", "B=0", "B=-1", "B=1,B=2", "2=B"])
+def test_a_shape_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--shape"):
+        options.sizes(text)
+
+
+def test_auto_picks_openai_only_with_an_endpoint_and_a_model_and_says_why() -> None:
+    assert "OPENAI_API_KEY" in choose("auto", None, {}).why
+    assert "names a model" in choose("auto", None, {"OPENAI_API_KEY": "k"}).why
+    assert "names a model" in choose("auto", None, {"OPENAI_BASE_URL": "http://localhost"}).why
+    both = choose("auto", "some-model", {"OPENAI_API_KEY": "k"})
+    assert "some-model" in both.why
+    assert "k" not in both.why.split()  # a key is never shown
+    assert choose("synthesizer", None, {}).name == "synthesizer"
+
+
+@pytest.mark.parametrize("name", ["openai", "synthesiser", "gpt"])
+def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        choose(name, None, {})
+    assert "synthesizer" in caught.value.mend
