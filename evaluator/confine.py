@@ -1,8 +1,8 @@
 """Runs a program that may be hostile: its own directory, a cleared environment, limits, and an end for its whole tree.
 
-This limits; it does not sandbox: the program runs as the same user and can read and write that user's files.  Namespaces and
-seccomp have one place to go, ``_isolate`` in :mod:`evaluator.warden`.  Used for candidates (:func:`python_child`) and for
-the assembler and disassembler, which read bytes that a candidate made.
+This limits; it does not sandbox: the program runs as the same user and can read and write that user's files.
+Namespaces and seccomp have one place to go, ``_isolate`` in :mod:`evaluator.warden`.  Used for candidates
+(:func:`python_child`) and for the assembler and disassembler, which read bytes that a candidate made.
 
 A run costs about three milliseconds beside the program's own time.  Safe to call from several threads at once.
 """
@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
@@ -74,14 +74,14 @@ def run(
 ) -> Finished:
     """Runs ``argv`` (``argv[0]`` an absolute path) in a fresh directory that holds ``files`` and is removed afterwards.
 
-    ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  A program that
-    misbehaves is a value (``breach``), never an exception; OSError means that this machine cannot start processes.
+    ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  A program
+    that misbehaves is a value (``breach``), never an exception; OSError: this machine cannot start processes.
     """
     limits = limits or Limits()
     folder = tempfile.mkdtemp(prefix="tilewright-")
     try:
-        for name, data in {**(files or {}), ".stdin": stdin}.items():
-            Path(folder, name).write_bytes(data)
+        for name, content in {**(files or {}), ".stdin": stdin}.items():
+            Path(folder, name).write_bytes(content)
         with open(os.path.join(folder, ".stdin"), "rb") as source:
             os.unlink(source.name)
             job = {
@@ -109,10 +109,10 @@ def run(
 
 
 def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
-    """Runs ``main()`` of one of our own modules in a fresh Python: isolated (-I), without site (-S), site-packages in reach.
+    """Runs ``main()`` of one of our own modules in a fresh Python: -I, -S, but with site-packages in reach.
 
-    ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that keeps
-    the child's imports to what it needs.
+    ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that
+    keeps the child's imports to what it needs.
     """
     paths = [str(ROOT), *(p for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))]
     argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, json.dumps(paths), json.dumps(list(bare))]
@@ -256,6 +256,8 @@ def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcom
                             leash.shutdown(socket.SHUT_WR)
                 if not data:
                     selector.unregister(key.fileobj)
-    told = json.loads(answer) if answer else {"returncode": -9, "breach": "signal", "seconds": limits.wall_s}
+    told: dict[str, Any] = (
+        json.loads(answer) if answer else {"returncode": -9, "breach": "signal", "seconds": limits.wall_s}
+    )
     breach = "output" if flooded else told["breach"]
     return _Outcome(told["returncode"], breach, told["seconds"], b"".join(chunks[out]), b"".join(chunks[err]))

@@ -2,16 +2,17 @@
 
 Run as a script by :mod:`evaluator.confine`, one per process that confines anything, and never imported by it.  A child
 subreaper adopts every orphan below it, so a program that detaches (``setsid``, double fork) is still found and killed;
-doing that in the caller would adopt orphans of its other children, and forking the caller (threads, gigabytes) would cost
-tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
+doing that in the caller would adopt orphans of its other children, and forking the caller (threads, gigabytes) would
+cost tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
 
-Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr and
-a leash).  A fork of the warden, the supervisor, starts the program, watches it, ends the tree and writes one JSON line to
-the leash.  The leash closing means that the caller gave up or died: the tree is ended.  Standard library only.
+Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr
+and a leash).  A fork of the warden, the supervisor, starts the program, watches it, ends the tree and writes one JSON
+line to the leash.  The leash closing means that the caller gave up or died: the tree is ended.  Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -176,10 +177,8 @@ def _end(pid: int, killed: bool) -> int | None:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Candidate file → launch plans and Tile IR bytecode.
 
 The candidate runs in a confined child (:mod:`.child`), on arrays without data (:mod:`.views`), with symbolic integers
-(:mod:`.symbolic`), under a stand-in for torch (:mod:`.fake_torch`).  This module is the parent's side: it checks the text
-(:mod:`.contract`), starts the child, and believes nothing of the answer that it has not checked.  A candidate's failure
-is a Verdict, never an exception.
+(:mod:`.symbolic`), under a stand-in for torch (:mod:`.fake_torch`).  This module is the parent's side: it checks the
+text (:mod:`.contract`), starts the child, and believes nothing of the answer that it has not checked.  A candidate's
+failure is a Verdict, never an exception.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_BYTECODE = 16 * MIB
 # Packages whose __init__ the child does not run: they may import what it does not need.
 BARE = ("evaluator", "evaluator.trace", "kernels_generated", "kernels_generated.runtime")
 CHIP_FACTS = (
-    "name", "product", "arch", "sm_count", "memory_bytes", "l2_bytes", "shared_per_sm", "shared_per_block", "registers_per_sm",
+    "product", "arch", "sm_count", "memory_bytes", "l2_bytes", "shared_per_sm", "shared_per_block", "registers_per_sm",
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ class Request:
 class KernelInfo:
     """What a bytecode was made from.
 
-    key: name, line, constants and hints in one hash; equal in a plan and in a concrete trace that launches the same kernel.
+    key: name, line, constants and hints in one hash; a plan and a concrete trace that launch the same kernel share it.
     hints: num_ctas, occupancy, opt_level, num_worker_warps (an int, None, or the text of a ct.ByTarget).
     arrays: per array parameter the assumptions compiled in (the fields of cuTile's ArrayConstraint).
     """
@@ -96,8 +96,8 @@ class KernelInfo:
 class Traced:
     """A plan, its kernels' bytecode by hash (none for policy concrete), and how it came about.
 
-    ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked for;
-    with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
+    ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked
+    for; with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
     """
 
     plan: LaunchPlan
@@ -185,7 +185,7 @@ def _axes(found: contract.Contract, request: Request, source: str) -> dict[str, 
     return {name: request.axes.get(name, choices[0]) for name, choices in found.axes.items()}
 
 
-# ---------------------------------------------------------------------------------------------------- the child's answer
+# -------------------------------------------------------------------------------------------------- the child's answer
 
 
 class _Answers:

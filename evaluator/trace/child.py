@@ -1,8 +1,8 @@
 """Entry point of the confined child: imports one candidate, answers every request, and exits.
 
 The request comes as one JSON document on standard input.  Each answer is a line on what was standard output: a nonce,
-then JSON.  The candidate's own prints go to standard error, which the parent bounds.  Everything said here is checked again by
-the parent: the candidate shares this process and can say anything.
+then JSON.  The candidate's own prints go to standard error, which the parent bounds.  Everything said here is checked
+again by the parent: the candidate shares this process and can say anything.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Answer:
 
 
 class _Deadline:
-    """A timer per stage that names the candidate's line.  It stops Python code; the parent's deadline stops the rest."""
+    """A timer per stage that names the candidate's line.  It stops Python; the parent's deadline stops the rest."""
 
     def __init__(self, answer: _Answer) -> None:
         self._answer, self._stage, self._limit = answer, "", 0.0

@@ -1,8 +1,8 @@
 """What a candidate file must look like, checked on its text alone: nothing is run.
 
-The contract: ``import cuda.tile as ct`` (plus a short list of modules), optionally ``AXES``, a literal dictionary from a name to
-its possible values, and ``launch(stream, <inputs>, <outputs>, *, <axes>, num_sms=None)``.  The parent checks it before a
-child is started, the child takes its list of modules from here.  Standard library only.
+The contract: ``import cuda.tile as ct`` (plus a short list of modules), optionally ``AXES``, a literal dictionary from
+a name to its possible values, and ``launch(stream, <inputs>, <outputs>, *, <axes>, num_sms=None)``.  The parent checks
+it before a child is started; the child takes its list of modules from here.  Standard library only.
 """
 
 from __future__ import annotations
@@ -91,13 +91,16 @@ def _imports(tree: ast.Module) -> Breach | None:
 
 def _defines(tree: ast.Module, name: str) -> int | None:
     for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+        if _assigned(node, name) is not None or (isinstance(node, ast.FunctionDef) and node.name == name):
             return node.lineno
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node.lineno
+    return None
+
+
+def _assigned(node: ast.stmt, name: str) -> ast.expr | None:
+    """What the statement assigns to ``name``; None if it does not."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+        return getattr(node, "value", None)
     return None
 
 
@@ -105,32 +108,28 @@ def _axes(tree: ast.Module) -> dict[str, list[Any]] | Breach:
     found: ast.expr | None = None
     line = 0
     for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(t, ast.Name) and t.id == "AXES" for t in targets):
-            found, line = node.value, node.lineno  # type: ignore[union-attr]
+        value = _assigned(node, "AXES")
+        if value is not None:
+            found, line = value, node.lineno
     if found is None:
         return {}
     try:
-        value = ast.literal_eval(found)
+        axes = ast.literal_eval(found)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return Breach("bad-axes", "AXES is a literal dictionary: its values are written out, not computed", line)
-    if not isinstance(value, dict) or len(value) > MAX_AXES:
+    if not isinstance(axes, dict) or len(axes) > MAX_AXES:
         return Breach("bad-axes", f"AXES is a dictionary of at most {MAX_AXES} names", line)
-    for name, choices in value.items():
+    for name, choices in axes.items():
         if not isinstance(name, str) or not name.isidentifier():
             return Breach("bad-axes", f"AXES: {name!r} is no parameter name", line)
         if not isinstance(choices, list | tuple) or not 0 < len(choices) <= MAX_CHOICES:
-            return Breach(
-                "bad-axes", f"AXES[{name!r}] is a list of 1 to {MAX_CHOICES} values, the first the default", line
-            )
+            return Breach("bad-axes", f"AXES[{name!r}] is a list of 1 to {MAX_CHOICES} values, default first", line)
         for choice in choices:
             if not (choice is None or isinstance(choice, bool | int | float | str)):
                 return Breach(
-                    "bad-axes", f"AXES[{name!r}] holds a {type(choice).__name__}: ints, floats, strings", line
+                    "bad-axes", f"AXES[{name!r}] holds a {type(choice).__name__}: ints, floats and strings", line
                 )
-    return {name: list(choices) for name, choices in value.items()}
+    return {name: list(choices) for name, choices in axes.items()}
 
 
 def _signature(launch: ast.FunctionDef, axes: dict[str, list[Any]], arrays: int | None) -> Contract | Breach:

@@ -1,21 +1,41 @@
 """From a kernel and its signature to Tile IR bytecode, without a GPU and without the assembler.
 
 The bytecode format is pinned (otherwise cuTile probes the installed assembler by running it), and so is the target:
-bytecode differs between chips only where the kernel asks for it (``ct.ByTarget``, or dtypes that a chip lacks), and there
-the hints of every target are in the bytecode already.
+bytecode differs between chips only where the kernel asks for it (``ct.ByTarget``), and there the hints of every target
+are in it already.  Nor does it depend on where cuTile is installed, though debug locations name cuTile's own files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
+import os
 from typing import Any
 
+import cuda.tile
 from cuda.tile._exception import TileError
+from cuda.tile._passes import ast2hir
 from cuda.tile.compilation import KernelSignature, export_kernel
 
 BYTECODE_VERSION = "13.4"
 TARGET = "sm_100"  # of the chips served, the one whose front end accepts every dtype
+
+
+class _Inspect:
+    """``inspect`` as the front end sees it: functions of cuTile itself say ``cuda/tile/…`` for their file."""
+
+    _installed = os.path.dirname(cuda.tile.__file__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+    def getfile(self, thing: Any) -> str:
+        path = inspect.getfile(thing)
+        return "cuda/tile" + path[len(self._installed) :] if path.startswith(self._installed) else path
+
+
+ast2hir.inspect = _Inspect()  # type: ignore[attr-defined]
 
 
 class FrontEndError(Exception):

@@ -1,7 +1,7 @@
 """The module that a candidate gets for ``torch``: dtypes, workspaces, views and device queries; nothing that computes.
 
-Real torch is never loaded in the child (seconds, and hundreds of megabytes).  Whatever is not listed here is refused with
-its name; the refusal is an AttributeError, so ``hasattr`` and ``getattr`` with a default behave.
+Real torch is never loaded in the child (seconds, and hundreds of megabytes).  Whatever is not listed here is refused
+with its name; the refusal is an AttributeError, so ``hasattr`` and ``getattr`` with a default behave.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ def _refused_operator(name: str) -> Any:
     return method
 
 
-for _name in ("add sub mul truediv floordiv mod pow matmul radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul iadd isub "
-              "imul itruediv neg pos abs invert and or xor lt le gt ge eq ne bool int float index complex contains "
-              "lshift rshift").split():  # fmt: skip
+_OPERATORS = """add sub mul truediv floordiv mod pow matmul radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul iadd isub
+imul itruediv neg pos abs invert and or xor lt le gt ge eq ne bool int float index complex contains lshift rshift"""
+for _name in _OPERATORS.split():
     setattr(Tensor, f"__{_name}__", _refused_operator(f"__{_name}__"))
 
 

@@ -1,7 +1,7 @@
 """The recorder: what ``ct.launch`` and workspace allocation do while a plan is traced.
 
-One :class:`Recorder` is one call of the candidate's ``launch``.  It hands out the arguments, takes every launch, exports
-the kernel, and comes to a plan as JSON data (the schema of :mod:`kernels_generated.runtime.plan`).
+One :class:`Recorder` is one call of the candidate's ``launch``.  It hands out the arguments, takes every launch,
+exports the kernel, and comes to a plan as JSON data (the schema of :mod:`kernels_generated.runtime.plan`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,7 +94,7 @@ class Recorder:
         self._elements += value_of(product(shape))
         return Tensor(self, name, dtype, 0, shape, contiguous_strides(shape))
 
-    # ------------------------------------------------------------------------------------------ the stand-in's questions
+    # ---------------------------------------------------------------------------------------- the stand-in's questions
 
     def workspace(self, shape: Shape, dtype: Dtype, fill: int | None) -> Tensor:
         taken = {a["name"] for a in self._arguments}
@@ -214,7 +215,7 @@ class Recorder:
         _, dtype, value = parameter
         if dtype in ("i32", "i64"):
             value = to_json(expr_of(value))
-        elif dtype == "f32" and not (value - value == 0):  # JSON has no infinities
+        elif dtype == "f32" and not math.isfinite(value):  # JSON has no infinities
             value = repr(value)
         return {"scalar": value, "dtype": dtype}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refusal(AttributeError):
-    """``error_class`` names the kind (kebab-case).  An AttributeError, so that ``hasattr`` answers instead of failing."""
+    """``error_class`` names the kind (kebab-case).  An AttributeError, so that ``hasattr`` answers."""
 
     def __init__(self, error_class: str, message: str, status: str = "invalid") -> None:
         super().__init__(message)

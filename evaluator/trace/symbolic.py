@@ -5,8 +5,8 @@ expression; whatever must be answered at once (a comparison, a truth test, a con
 value, and the :class:`Context` records the guard that makes the answer right.  Nothing is recorded that the normal form
 or an earlier guard decides already.
 
-``Size`` is no subclass of int: C code would then read its value silently.  It answers ``int`` when asked for its class, so
-``isinstance(M, int)`` holds, while every C conversion goes through ``__index__``, ``__int__`` or ``__float__`` and
+``Size`` is no subclass of int: C code would then read its value silently.  It answers ``int`` when asked for its class,
+so ``isinstance(M, int)`` holds, while every C conversion goes through ``__index__``, ``__int__`` or ``__float__`` and
 therefore guards.  Runs in the confined child: standard library and the size language only.
 """
 
@@ -20,7 +20,7 @@ from kernels_generated.runtime.plan import Guard
 
 from .refusal import Refusal
 
-# Far above any honest size (tens of nodes), and small enough that the product of two stays cheap and is valid JSON of a plan.
+# Far above any honest size (tens of nodes); small enough that the product of two is cheap and is valid JSON of a plan.
 MAX_EXPR_NODES = 200
 MAX_EXPR_DEPTH = 48
 
@@ -67,9 +67,13 @@ class Context:
             return size.value
         return int(size)
 
+    def divided(self, size: Number, divisor: Number) -> bool:
+        """Whether ``size % divisor == 0`` follows from the guards; records nothing.  The divisor is not 0."""
+        return self._known("==", build("mod", expr_of(size), expr_of(divisor)), 0) is True
+
     def divides(self, divisor: int, size: Number) -> bool:
-        """Whether ``size % divisor == 0`` follows from the guards; records nothing."""
-        return divisor == 1 or self._known("==", build("mod", expr_of(size), divisor), 0) is True
+        """The same for a plain divisor."""
+        return divisor == 1 or self.divided(size, divisor)
 
     def assume_multiple(self, divisor: int, size: Number) -> bool:
         """Whether the sample's ``size`` is a multiple of ``divisor``; if so, that is guarded."""
@@ -110,7 +114,7 @@ class Context:
         return None
 
     def _upper(self, expr: Expr) -> int | None:
-        """A bound that follows from the guards ``… <= constant``; sizes are taken to be >= 0 where they are multiplied."""
+        """A bound that follows from the guards ``… <= constant``, or None."""
         if isinstance(expr, int):
             return expr
         bounds = [n for e, n in self._most.items() if e == expr or decide("<=", expr, e)]
@@ -426,7 +430,7 @@ def ratio(context: Context, a: Number, b: Number) -> Any:
 
 
 class Ratio:
-    """The quotient of two integers, b > 0: rounding and comparing stay exact, any other use takes the sample's float."""
+    """The quotient of two integers, b > 0: rounding and comparing are exact, any other use takes the sample's float."""
 
     __slots__ = ("a", "b", "context")
 
@@ -497,8 +501,9 @@ def _as_float(name: str) -> Any:
     return method
 
 
-for _name in ("add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos abs "
-              "hash repr str format divmod rdivmod").split():  # fmt: skip
+_OF_FLOAT = """add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos abs hash repr str
+format divmod rdivmod"""
+for _name in _OF_FLOAT.split():
     setattr(Ratio, f"__{_name}__", _as_float(f"__{_name}__"))
 
 

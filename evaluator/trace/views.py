@@ -2,18 +2,18 @@
 
 An :class:`Array` is what a candidate's ``launch`` receives in place of a tensor.  It can say what it is and be viewed;
 reading, writing or computing is refused.  The rules (which views exist, which strides they have) are those of PyTorch
-(ATen's ``computeStride`` for ``view``), and are property-tested against it.  Where the answer depends on a size, the size
-language decides or a guard is recorded; the formulas are chosen so that contiguous arrays need none.
+(ATen's ``computeStride`` for ``view``), and are property-tested against it.  Where the answer depends on a size, the
+size language decides or a guard is recorded; the formulas are chosen so that contiguous arrays need none.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernels_generated.runtime.expr import build, holds
+from kernels_generated.runtime.expr import holds
 
 from .refusal import Refusal
-from .symbolic import Number, Size, expr_of, int_like, value_of
+from .symbolic import Number, Size, int_like, value_of
 
 MAX_RANK = 16
 
@@ -57,13 +57,7 @@ def _exact(a: Number, b: Number) -> bool:
     if not known(">=", b, 1) or not known(">=", a, 1):
         return False
     context = a.context if type(a) is Size else b.context
-    return (
-        context.known("==", _plain(context, build("mod", expr_of(a), expr_of(b)), value_of(a) % value_of(b)), 0) is True
-    )
-
-
-def _plain(context: Any, expr: Any, value: int) -> Number:
-    return expr if isinstance(expr, int) else Size(context, expr, value)
+    return context.divided(a, b)
 
 
 def contiguous_strides(shape: Any) -> tuple[Number, ...]:
@@ -148,10 +142,9 @@ class Array:
         return axis % limit
 
     def permute(self, *dims: Any) -> Array:
-        dims = _unpack(dims)
-        axes = [self._axis(d) for d in dims]
+        axes = [self._axis(d) for d in _unpack(dims)]
         if sorted(axes) != list(range(self.ndim)):
-            raise RuntimeError(f"permute{tuple(dims)} is no permutation of {self.ndim} axes")
+            raise RuntimeError(f"permute{tuple(axes)} is no permutation of {self.ndim} axes")
         return self._with([self.shape[a] for a in axes], [self._strides[a] for a in axes])
 
     def transpose(self, dim0: Any, dim1: Any) -> Array:
@@ -306,8 +299,8 @@ class Array:
     def chunk(self, chunks: Any, dim: Any = 0) -> tuple[Array, ...]:
         return self.split(-(-self.shape[self._axis(dim)] // chunks), dim)
 
-    def expand(self, *sizes: Any) -> Array:
-        sizes = _unpack(sizes)
+    def expand(self, *wanted_sizes: Any) -> Array:
+        sizes = _unpack(wanted_sizes)
         extra = len(sizes) - self.ndim
         if extra < 0:
             raise RuntimeError(f"expand to {len(sizes)} axes from {self.ndim}")
@@ -337,11 +330,10 @@ class Array:
 
     # ------------------------------------------------------------------------------------------ other shapes
 
-    def view(self, *shape: Any) -> Array:
-        shape = _unpack(shape)
-        if len(shape) == 1 and not int_like(shape[0]):
-            return self._retyped(shape[0])
-        strides = self._view_strides(shape := self._inferred(shape))
+    def view(self, *sizes: Any) -> Array:
+        if len(sizes) == 1 and hasattr(sizes[0], "itemsize"):
+            return self._retyped(sizes[0])
+        strides = self._view_strides(shape := self._inferred(_unpack(sizes)))
         if strides is None:
             raise RuntimeError("view size is not compatible with the array's size and stride")
         return self._with(shape, strides)
@@ -350,14 +342,14 @@ class Array:
         return self.view(*other.shape)
 
     def _retyped(self, dtype: Any) -> Array:
-        if getattr(dtype, "itemsize", None) != self.dtype.itemsize:
+        if dtype.itemsize != self.dtype.itemsize:
             raise Refusal("bad-view", "view(dtype) wants a dtype of the same size")
         out = self._with(self.shape, self._strides)
         out.dtype = dtype
         return out
 
-    def reshape(self, *shape: Any) -> Array:
-        strides = self._view_strides(shape := self._inferred(_unpack(shape)))
+    def reshape(self, *sizes: Any) -> Array:
+        strides = self._view_strides(shape := self._inferred(_unpack(sizes)))
         if strides is None:
             raise Refusal(
                 "torch-compute", "reshape would copy this array: take a view that exists, or copy in a kernel"
@@ -427,7 +419,7 @@ class Array:
         if not self.shape:
             return [1] * len(shape)
         if any(type(s) is int and s == 0 for s in self.shape):
-            same = len(shape) == self.ndim and all(type(a) is int and a == b for a, b in zip(shape, self.shape))
+            same = tuple(value_of(s) for s in shape) == tuple(value_of(s) for s in self.shape)
             return list(self._strides) if same else list(contiguous_strides(shape))
         strides: list[Number] = [0] * len(shape)
         new = len(shape) - 1
