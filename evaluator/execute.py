@@ -106,6 +106,7 @@ def execute(
     """
     findings: list[Finding] = []
     blocks = 0
+    watcher = _sanitizer() if sanitize else None  # one for all launches: buffers keep their addresses
     try:
         memory = dict(buffers) | _workspaces(plan, sizes, poison.workspace)
         _check_shapes(plan, memory, sizes)
@@ -116,7 +117,7 @@ def execute(
                 continue
             grid, arguments = bind(plan, step, memory, sizes, index)
             blocks += math.prod(grid)
-            findings += _launch(programs[step.kernel], grid, arguments, memory, poison, sanitize, deadline, index)
+            findings += _launch(programs[step.kernel], grid, arguments, memory, poison, watcher, deadline, index)
             index += 1
     except _Refused as refused:
         return Execution(tuple(findings), refused.verdict, blocks)
@@ -134,7 +135,7 @@ def _launch(
     arguments: list[Array | Scalar],
     memory: Mapping[str, torch.Tensor],
     poison: Poison,
-    sanitize: bool,
+    sanitizer: Any,
     deadline: float | None,
     index: int,
 ) -> list[Finding]:
@@ -148,7 +149,7 @@ def _launch(
             grid,
             arguments,
             buffers=memory,
-            sanitizer=_sanitizer() if sanitize else None,
+            sanitizer=sanitizer,
             padding_fill=poison.padding,
             deadline=deadline,
             write=_quiet,
@@ -163,7 +164,21 @@ def _launch(
     if report.limit is not None:
         line = getattr(report.limit.location, "line", None)
         raise _refuse(Status.TIMEOUT, "endless-loop", f"launch {index}: {report.limit.message}", line=line)
-    return [finding.model_copy(update={"launch": index}) for finding in report.findings]
+    return [_record(found, index) for found in report.findings]
+
+
+def _record(found: Any, launch: int) -> Finding:
+    """The sanitizer's finding as the record that everybody shares."""
+    return Finding(
+        kind=found.kind,
+        message=found.message,
+        launch=launch,
+        block=found.block,
+        op=found.op,
+        line=found.line or None,
+        element=found.element,
+        buffer=found.buffer,
+    )
 
 
 def _sanitizer() -> Any:

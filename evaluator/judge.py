@@ -1,0 +1,301 @@
+"""The judge: is this candidate right?  DESIGN's meaning of right, whole, on the CPU.
+
+    with Oracle() as oracle:
+        judgement = judge(source, everyday("layernorm"), chip("rtx5070"), oracle=oracle)
+
+The candidate's Python runs only in the tracer's confined children; what runs here is its plan and Tile IR, on the
+emulator, on inputs that are drawn afresh for every judgement.  A case is one size and one distribution:
+
+1. trace; choose sizes from the plan; trace where no guards hold; trace every size again with plain integers
+2. every case on the emulator: outputs, workspaces and undetermined padding hold one finite poison, and for half of the
+   cases another one in turn; equal results, inputs unchanged, no finding of the sanitizer
+3. every element against the fp64 reference, in pools, by the yardstick's own error
+4. meanwhile the assembler compiles the kernels for the chip: a refusal rejects, evidence is attached
+
+A failure is a Verdict with class, hint and the candidate's line.  What runs where is decided in :mod:`.cover`, how one
+case runs in :mod:`.cases`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluator.cover import Cover, confirm, cover, dims, text
+from evaluator.inputs import distributions
+from evaluator.sizes import ELEMENTS, Sizes, judged_sizes, output_elements
+from knowledge_base.hints import classify
+from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
+from knowledge_base.snf.task import Task
+
+if TYPE_CHECKING:
+    from evaluator.cases import Runner
+    from evaluator.compare import Case, Errors
+    from evaluator.oracle import Oracle
+    from evaluator.trace import Traced
+    from knowledge_base.chips import Chip
+
+EMULATION_SECONDS = 120.0  # for all cases together; honest candidates take one to five
+MAX_REPEATS = 16  # fresh seeds for a task whose outputs are small, until a pool has ELEMENTS elements
+SIZES_PER_DISTRIBUTION = 3  # all but "normal", which runs at every size
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict and what it rests on.  ``plans`` are those that together hold at every judged size.
+
+    ``infeasible``: judged sizes at which launch raised ValueError; a candidate with none is general.
+    """
+
+    verdict: Verdict
+    plans: tuple[Traced, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
+    infeasible: tuple[Sizes, ...] = ()
+    seed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def general(self) -> bool:
+        return self.verdict.correct and not self.infeasible
+
+
+class _Rejected(Exception):
+    def __init__(self, verdict: Verdict):
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+def judge(
+    source: str,
+    task: Task,
+    chip: Chip,
+    *,
+    axes: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    oracle: Oracle | None = None,
+    thorough: bool = True,
+    jobs: int = 2,
+    progress: Progress | None = None,
+) -> Judgement:
+    """Judges ``source`` as a kernel for ``task`` in one configuration.
+
+    axes: values for some of the file's axes (default: the first of each).  seed: makes the hidden inputs and sizes
+    reproducible (default: from the operating system).  oracle: a started one; without, one is started for this call.
+    thorough: every size and distribution; otherwise the two largest sizes and normal inputs (a search's quick look).
+    jobs: how many assemblers at once.  progress: called with a stage's name and the share done.
+    """
+    from evaluator.oracle import Oracle
+
+    started = time.monotonic()
+    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    owned = Oracle() if oracle is None else None
+    try:
+        judging = _Judging(source, task, chip, dict(axes or {}), seed, oracle or owned, thorough, jobs, progress)  # type: ignore[arg-type]
+        judgement = judging.run()
+    finally:
+        if owned is not None:
+            owned.close()
+    return replace(judgement, seed=seed, seconds=time.monotonic() - started)
+
+
+class _Judging:
+    """One judgement under way."""
+
+    def __init__(
+        self,
+        source: str,
+        task: Task,
+        chip: Chip,
+        axes: dict[str, Any],
+        seed: int,
+        oracle: Oracle,
+        thorough: bool,
+        jobs: int,
+        progress: Progress | None,
+    ) -> None:
+        self.source, self.task, self.chip, self.axes, self.seed = source, task, chip, axes, seed
+        self.oracle, self.thorough, self.jobs = oracle, thorough, jobs
+        self.progress = progress or (lambda stage, share: None)
+        self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="assemble")
+        self.compiling: list[Future[Any]] = []
+        self.submitted: set[str] = set()
+        self.covered: Cover | None = None
+        self.sizes: tuple[Sizes, ...] = ()
+        self.numbers: dict[str, Any] = {}
+
+    def run(self) -> Judgement:
+        try:
+            verdict = self.decide()
+        except _Rejected as rejected:
+            verdict = rejected.verdict
+        finally:
+            for future in self.compiling:
+                future.cancel()
+            self.pool.shutdown(wait=True)
+        plans = tuple(self.covered.plans) if self.covered is not None else ()
+        infeasible = tuple(at for at, _ in self.covered.infeasible) if self.covered is not None else ()
+        return Judgement(self.finish(verdict), plans, self.sizes, infeasible)
+
+    def decide(self) -> Verdict:
+        self.progress("trace", 0.0)
+        self.trace()
+        self.emulate()
+        self.progress("compile", 1.0)
+        evidence = self.evidence()
+        assert self.covered is not None
+        message = ""
+        if self.covered.infeasible:
+            where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
+            message = f"correct where feasible; launch refuses {where}"
+        return Verdict(
+            status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=self.numbers, evidence=evidence
+        )
+
+    # -------------------------------------------------------------------------------------------- plans
+
+    def trace(self) -> None:
+        from evaluator.trace import Request, trace
+
+        first = trace(self.source, self.task, [Request(self.task.sizes, self.axes, "general")], self.chip)[0]
+        if isinstance(first, Verdict):
+            raise _Rejected(first)
+        self.compile([first])
+        chosen = judged_sizes(self.task, [first.plan], first.axes, self.seed)
+        if not self.thorough:
+            chosen = chosen[:2]
+        covered = cover(self.source, self.task, self.chip, self.axes, first, chosen)
+        if isinstance(covered, Verdict):
+            raise _Rejected(covered)
+        if not covered.chosen:
+            raise _Rejected(covered.infeasible[0][1])
+        self.covered = covered
+        self.sizes = tuple(at for at, _ in covered.chosen)
+        self.compile(covered.plans)
+        different = confirm(self.source, self.task, self.chip, self.axes, covered)
+        if different is not None:
+            raise _Rejected(different)
+
+    def compile(self, plans: Iterable[Traced]) -> None:
+        """Starts the assembler on kernels it has not seen yet; :meth:`evidence` waits for it."""
+        from evaluator.compile import compile_kernels
+
+        new = {h: data for t in plans for h, data in t.kernels.items() if h not in self.submitted}
+        if new:
+            self.submitted |= set(new)
+            self.compiling.append(self.pool.submit(compile_kernels, new, [self.chip.arch], jobs=self.jobs))
+
+    def evidence(self) -> tuple[CompileEvidence, ...]:
+        out: list[CompileEvidence] = []
+        for future in self.compiling:
+            for answer in future.result().values():
+                if isinstance(answer, Verdict):
+                    raise _Rejected(answer)
+                out.append(answer.evidence)
+        return tuple(out)
+
+    # -------------------------------------------------------------------------------------------- cases
+
+    def emulate(self) -> None:
+        from evaluator.cases import Runner
+
+        assert self.covered is not None
+        runner = Runner(self.task, self.covered.plans, self.source, time.monotonic() + EMULATION_SECONDS)
+        plan_of = {tuple(sorted(at.items())): index for at, index in self.covered.chosen}
+        names = distributions(self.task.graph) if self.thorough else ("normal",)
+        for i, name in enumerate(names):
+            self.progress("emulate", i / len(names))
+            self.distribution(name, i, runner, plan_of)
+
+    def distribution(self, name: str, number: int, runner: Runner, plan_of: Mapping[Any, int]) -> None:
+        """Runs one distribution's cases and judges its pools.  Raises _Rejected."""
+        from evaluator.compare import Failure, measure, pools, summary, worst
+        from evaluator.oracle import question
+
+        places = self.places(name, number)
+        questions = [question(self.task, at, name, seed) for at, seed in places]
+        measured: dict[str, list[tuple[Case, Errors]]] = {}
+        for i, (q, expected) in enumerate(zip(questions, self.oracle.expect_all(questions), strict=True)):
+            at = dict(q.sizes)
+            twice = name == "normal" or i == 0
+            cases = runner.run(plan_of[q.sizes], dims(at, self.chip), at, name, expected, twice, odd=bool(i % 2))
+            if isinstance(cases, Verdict):
+                raise _Rejected(cases)
+            for case in cases:
+                errors = measure(case)
+                if isinstance(errors, Failure):
+                    raise _Rejected(self.wrong(errors, None))
+                measured.setdefault(case.output, []).append((case, errors))
+        figures: dict[str, Any] = {}
+        for output, of_output in measured.items():
+            for pool in pools(of_output):
+                if not pool.errors.acceptable:
+                    raise _Rejected(self.wrong(worst(pool), summary(pool.errors)))
+            total = of_output[0][1]
+            for _, errors in of_output[1:]:
+                total = total + errors
+            figures[output] = summary(total) | {"sizes": [c.sizes for c, _ in of_output]}
+        self.numbers[name] = figures
+
+    def places(self, name: str, number: int) -> list[tuple[Sizes, int]]:
+        """(sizes, seed) of a distribution's cases: enough that their pool can have ELEMENTS elements."""
+        chosen: Sequence[Sizes] = self.sizes
+        if name != "normal":  # the first, which is large, and others in turn
+            rest = self.sizes[1:]
+            turn = [rest[(number * (SIZES_PER_DISTRIBUTION - 1) + k) % len(rest)] for k in range(2)] if rest else []
+            chosen = [self.sizes[0], *(at for i, at in enumerate(turn) if at not in turn[:i])]
+        out = [(at, self.seed) for at in chosen]
+        elements = sum(output_elements(self.task, at) for at in chosen)
+        largest = max(chosen, key=lambda at: output_elements(self.task, at))
+        for repeat in range(1, MAX_REPEATS):
+            if elements >= ELEMENTS:
+                break
+            out.append((largest, self.seed + repeat))
+            elements += output_elements(self.task, largest)
+        return out
+
+    # -------------------------------------------------------------------------------------------- verdicts
+
+    def wrong(self, failure: Any, figures: dict[str, Any] | None) -> Verdict:
+        from evaluator.diagnose import diagnose
+
+        error_class, pattern = diagnose(failure, frozenset(node.op for node in self.task.graph.nodes))
+        case = failure.case
+        message = (
+            f"{case.output}{list(failure.index)} is {failure.got:.6g}, should be {failure.expected:.6g}"
+            f" ({case.distribution} inputs, {text(case.sizes)})"
+        )
+        if figures is not None and figures["rms_ratio"]:
+            message += f"; RMS error {figures['rms_ratio']:.3g} × PyTorch's"
+        if pattern:
+            message += f"; {pattern}"
+        numbers: dict[str, Any] = {
+            "output": case.output,
+            "index": list(failure.index),
+            "got": failure.got,
+            "expected": failure.expected,
+            "allowed_error": failure.allowed,
+            "distribution": case.distribution,
+            "sizes": case.sizes,
+        }
+        if figures is not None:
+            numbers["errors"] = figures
+        return Verdict(
+            status=Status.WRONG, stage=Stage.COMPARE, error_class=error_class, message=message, numbers=numbers
+        )
+
+    def finish(self, verdict: Verdict) -> Verdict:
+        """The verdict with the error table's hint and the text of its line."""
+        error_class, hint = classify(verdict.status, verdict.message, verdict.error_class)
+        lines = self.source.splitlines()
+        line = verdict.line
+        if line is None and verdict.findings:
+            line = verdict.findings[0].line
+        said = lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
+        changes = {"error_class": error_class, "hint": verdict.hint or hint, "line": line, "source": said}
+        return verdict.model_copy(update=changes)
