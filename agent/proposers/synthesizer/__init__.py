@@ -1,0 +1,40 @@
+"""The synthesizer: cuTile kernels from a task's graph, without a language model.
+
+It is the proposer that works offline, and the floor that a model has to beat.  The graph decides what is written, no
+list of known tasks: :mod:`.primitives` spells the graph out, :mod:`.schedule` cuts it into kernels, :mod:`.kernels` and
+:mod:`.contractions` write them with :mod:`.writer`, :mod:`.source` prints the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.proposers.base import ProposalRequest
+from knowledge_base.chips import Chip
+from knowledge_base.records import Candidate
+from knowledge_base.snf.task import Task
+
+from .variants import variants
+
+__all__ = ["Synthesizer", "synthesize"]
+
+
+def synthesize(task: Task, chip: Chip | None = None) -> list[Candidate]:
+    """Candidate files for ``task``: first a general one, then those that hold at some sizes only (by ValueError).
+
+    chip: chooses the order of configurations; any chip may run any candidate.
+    """
+    return [
+        Candidate(source=source, task=task.identity, proposer="synthesizer", note=note)
+        for source, note in variants(task, chip)
+    ]
+
+
+@dataclass(frozen=True)
+class Synthesizer:
+    """The proposer ``synthesizer``: it has all its ideas at once, and none after feedback."""
+
+    name: str = "synthesizer"
+
+    def propose(self, request: ProposalRequest) -> list[Candidate]:
+        return [] if request.feedback else synthesize(request.task, request.chip)

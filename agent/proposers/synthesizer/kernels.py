@@ -1,0 +1,263 @@
+"""The simple kernel bodies: elementwise maps and row reductions.  Contractions are in :mod:`.contractions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernels_generated.runtime.expr import Expr, product
+
+from .arithmetic import CT_DTYPES
+from .index import Axis, along, rebind
+from .primitives import ELEMENTWISE, Prim, work_dtype
+from .schedule import Group, Store
+from .writer import Frame, KernelWriter, Tile
+
+CT_IDENTITY = {
+    ("max", "f32"): "-INF", ("max", "f64"): "-INF", ("max", "i32"): "-2147483648", ("max", "i64"): "-9223372036854775808",
+}  # fmt: skip
+
+
+@dataclass
+class Kernel:
+    """A written kernel and how to launch it.
+
+    grid: up to three entries as Python text over dimensions and tile constants; ``sizes`` are the dimensions in it.
+    hints: which launch parameters go to ``replace_hints``.
+    setup: lines of ``launch`` before the launch (constants that depend on sizes).
+    """
+
+    writer: KernelWriter
+    doc: str
+    grid: tuple[str, ...]
+    hints: tuple[str, ...] = ("occupancy",)
+    setup: list[str] = field(default_factory=list)
+    sizes: list[Expr] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.writer.name
+
+
+def grid_axes(writer: KernelWriter, axes: tuple[Axis, ...], block: str) -> Expr:
+    """Lines that take the untiled axes' indices from a block number; returns how many there are of them together."""
+    count = product([a.extent for a in axes])
+    if len(axes) == 1:
+        writer.line(f"{axes[0].index} = {block}")
+    rest = block
+    if len(axes) > 1:
+        for axis in reversed(axes[1:]):
+            writer.line(f"{axis.index} = {rest} % {writer.expr(axis.extent)}")
+            rest = f"{rest} // {writer.expr(axis.extent)}"
+        writer.line(f"{axes[0].index} = {rest}")
+    return count
+
+
+def store_all(writer: KernelWriter, group: Group, frame: Frame, bound: dict[Axis, Axis] | None = None) -> None:
+    for store in group.stores:
+        at = rebind(store.at, bound) if bound else store.at
+        tile = writer.emit(store.value, at, frame)
+        writer.store(tile, at, store.value, store.buffer, frame)
+
+
+# ---------------------------------------------------------------------------------------------------- maps
+
+
+def write_map(writer: KernelWriter, group: Group) -> Kernel:
+    """Each block computes one tile of the outputs, element by element."""
+    size = writer.names.size
+    axis = _flatten(group)
+    if axis is not None:
+        writer.flat = axis.extent
+        writer.line("j = ct.bid(0)")
+        for store in group.stores:
+            tile = writer.emit(store.value, (along(axis),), (axis,))
+            writer.store(tile, (along(axis),), store.value, store.buffer, (axis,))
+        return Kernel(writer, "Elementwise over all elements as one long row.", (f"ct.cdiv({size(axis.extent)}, CHUNK)",), sizes=[axis.extent])
+    rows, columns = group.rows, group.columns
+    frame = tuple(a for a in (rows, columns) if a is not None)
+    grid: list[str] = []
+    sizes = [a.extent for a in (rows, columns, *group.grid) if a is not None]
+    if rows is not None:
+        writer.line("i = ct.bid(0)")
+        grid.append(f"ct.cdiv({size(rows.extent)}, ROWS)")
+    if columns is not None:
+        writer.line(f"j = ct.bid({len(grid)})")
+        grid.append(f"ct.cdiv({size(columns.extent)}, CHUNK)")
+    if group.grid:
+        grid.append(size(grid_axes(writer, group.grid, "ct.bid(2)")))
+    store_all(writer, group, frame)
+    return Kernel(writer, "Elementwise: a block computes one tile of the result.", tuple(grid) or ("1",), sizes=sizes)
+
+
+def _flatten(group: Group) -> Axis | None:
+    """One axis over all elements where every buffer has the result's whole shape (or is a single element)."""
+    shape = group.stores[0].value.shape
+    seen: set[Prim] = set()
+    todo = [s.value for s in group.stores]
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        plain = v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape)
+        if not plain or v.shape not in (shape, ()):
+            return None
+        todo += v.args
+    if not shape:
+        return None
+    return Axis("j", product(list(shape)), "CHUNK", label="cols")
+
+
+# ---------------------------------------------------------------------------------------------------- rows
+
+
+def write_rows(writer: KernelWriter, group: Group, chunks: list[tuple[int, int]] | None = None) -> Kernel:
+    """Blocks of rows; a reduction reads its row in chunks, and what needs its result reads the row again.
+
+    chunks: (offset, width) parts of a row whose length is known: then all of it is read once and stays in registers.
+    """
+    rows, columns = group.rows, group.columns
+    assert columns is not None
+    frame = (rows or Axis("0", 1, "1"), columns)
+    grid = ["1"]
+    if rows is not None:
+        writer.line("i = ct.bid(0)")
+        grid = [f"ct.cdiv({writer.names.size(rows.extent)}, ROWS)"]
+    if group.grid:
+        grid.append(writer.names.size(grid_axes(writer, group.grid, "ct.bid(1)")))
+    parts = [Axis(str(o // w), columns.extent, str(w), True, "cols") for o, w in chunks or ()]
+    levels = _levels(group)
+    for level in range(1, max(levels.values(), default=0) + 1):
+        anchors = [a for a in group.anchors if levels[a] == level]
+        writer.line()
+        writer.comment(f"Pass {level}: {', '.join(dict.fromkeys(_what(a) for a in anchors))}.")
+        if parts:
+            _reduce_parts(writer, group, anchors, frame, parts)
+        else:
+            _reduce_loop(writer, group, anchors, frame)
+    wide = [s for s in group.stores if along(columns) in s.at]
+    narrow = [s for s in group.stores if along(columns) not in s.at]
+    writer.line()
+    for store in narrow:
+        writer.store(writer.emit(store.value, store.at, frame), store.at, store.value, store.buffer, frame)
+    if wide and parts:
+        for part in parts:
+            _store_wide(writer, wide, columns, part, frame)
+    elif wide:
+        writer.comment("The rows themselves.")
+        with writer.block(f"for j in range(ct.cdiv({writer.expr(columns.extent)}, {writer.constant('CHUNK')})):", columns):
+            _store_wide(writer, wide, columns, columns, frame)
+    doc = "Rows: every reduction over a row is one pass over its chunks, accumulated per column in float32."
+    if parts:
+        doc = f"Rows of exactly {sum(w for _, w in chunks or ())} elements, kept in registers from the first pass to the last."
+    sizes = [a.extent for a in (rows, *group.grid) if a is not None]
+    return Kernel(writer, doc, tuple(grid), sizes=sizes)
+
+
+def _store_wide(writer: KernelWriter, stores: list[Store], columns: Axis, part: Axis, frame: Frame) -> None:
+    here = (frame[0], part)
+    for store in stores:
+        at = rebind(store.at, {columns: part})
+        writer.store(writer.emit(store.value, at, here), at, store.value, store.buffer, here)
+
+
+def _what(anchor: Prim) -> str:
+    return f"{anchor.attr('kind')} of {anchor.args[0].name or anchor.args[0].op}"
+
+
+def _levels(group: Group) -> dict[Prim, int]:
+    """In which pass each reduction happens: one after the latest that its argument needs."""
+    levels: dict[Prim, int] = {}
+    known: dict[Prim, int] = {}
+
+    def level(v: Prim) -> int:
+        if v in levels:
+            return levels[v]
+        if v not in known:
+            known[v] = max((level(a) for a in v.args), default=0)
+        return known[v]
+
+    for anchor in group.anchors:
+        levels[anchor] = 1 + level(anchor.args[0])
+    return levels
+
+
+def _combine(anchor: Prim, acc: str, value: str, dtype: str) -> str:
+    if anchor.attr("kind") == "max":
+        nan = ", propagate_nan=True" if dtype in ("f32", "f64") else ""
+        return f"ct.maximum({acc}, {value}{nan})"
+    return f"{acc} + {value}"
+
+
+def _finish(writer: KernelWriter, anchor: Prim, acc: str, dtype: str, frame: Frame, alone: bool) -> None:
+    """The line that reduces an accumulator across its columns, and its name as the anchor's value."""
+    where = "" if alone else ", axis=1, keepdims=True"
+    nan = ", propagate_nan=True" if anchor.attr("kind") == "max" and dtype in ("f32", "f64") else ""
+    function = "max" if anchor.attr("kind") == "max" else "sum"
+    text = f"ct.{function}({acc}{where}{nan})"
+    _define(writer, anchor, text, dtype, frame, alone)
+
+
+def _define(writer: KernelWriter, anchor: Prim, text: str, dtype: str, frame: Frame, alone: bool) -> None:
+    if anchor.attr("kind") == "mean":
+        text += f" / {writer.expr(frame[1].extent)}"
+    name = writer.fresh(anchor.name or anchor.attr("kind"))
+    writer.line(f"{name} = {text}")
+    writer.define(anchor, Tile(name, dtype, frozenset() if alone else frozenset([frame[0]]), len(writer.scopes) - 1))
+
+
+def _masked(writer: KernelWriter, anchor: Prim, tile: Tile, axis: Axis, frame: Frame, dtype: str) -> str:
+    """The value with the identity where the tile reaches beyond the row."""
+    value = writer.convert(tile, dtype)
+    largest = anchor.attr("kind") == "max"
+    if axis.exact or (tile.zero and not largest and axis in tile.axes):
+        return value
+    valid = writer.once(("valid", axis, frame), "valid", f"{writer.numbers(axis, frame).text} < {writer.expr(axis.extent)}")
+    neutral = CT_IDENTITY[("max", dtype)] if largest else ("0" if dtype in ("i32", "i64") else "0.0")
+    return f"ct.where({valid}, {value}, {neutral})"
+
+
+def _reduce_loop(writer: KernelWriter, group: Group, anchors: list[Prim], frame: Frame) -> None:
+    rows, columns = frame
+    chunk = writer.constant("CHUNK")
+    shape = f"({writer.constant(str(rows.tile))}, {chunk})"
+    names: dict[Prim, tuple[str, str]] = {}
+    for a in anchors:
+        dtype = work_dtype(a.dtype)
+        acc = writer.fresh(f"{a.name or a.attr('kind')}_acc")
+        start = CT_IDENTITY[("max", dtype)] if a.attr("kind") == "max" else "0"
+        writer.line(f"{acc} = ct.full({shape}, {start}, {CT_DTYPES[dtype]})")
+        names[a] = (acc, dtype)
+    with writer.block(f"for j in range(ct.cdiv({writer.expr(columns.extent)}, {chunk})):", columns):
+        for a in anchors:
+            acc, dtype = names[a]
+            tile = writer.emit(a.args[0], group.reads[a], frame)
+            writer.line(f"{acc} = {_combine(a, acc, _masked(writer, a, tile, columns, frame, dtype), dtype)}")
+    for a in anchors:
+        _finish(writer, a, *names[a], frame, alone=group.rows is None)
+
+
+def _reduce_parts(
+    writer: KernelWriter, group: Group, anchors: list[Prim], frame: Frame, parts: list[Axis]
+) -> None:
+    columns = frame[1]
+    alone = group.rows is None
+    even = len({p.tile for p in parts}) == 1
+    where = "" if alone else ", axis=1, keepdims=True"
+    for a in anchors:
+        dtype = work_dtype(a.dtype)
+        kind = "max" if a.attr("kind") == "max" else "sum"
+        nan = ", propagate_nan=True" if kind == "max" and dtype in ("f32", "f64") else ""
+        pieces = []
+        for part in parts:
+            here = (frame[0], part)
+            tile = writer.emit(a.args[0], rebind(group.reads[a], {columns: part}), here)
+            value = writer.convert(tile, dtype)
+            if part not in tile.axes:
+                value = f"ct.broadcast_to({value}, ({frame[0].tile}, {part.tile}))"
+            pieces.append(value if even else f"ct.{kind}({value}{where}{nan})")
+        text = pieces[0]
+        for piece in pieces[1:]:
+            text = _combine(a, text, piece, dtype)
+        _define(writer, a, (f"ct.{kind}({text}{where}{nan})" if even else f"({text})"), dtype, frame, alone)
+

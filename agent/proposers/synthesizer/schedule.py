@@ -1,0 +1,465 @@
+"""Which kernels a task becomes, and which values each of them computes.
+
+A kernel is built round an *anchor*: reductions over the last axis of one domain (``rows``), a matmul, an attention, or
+nothing (``map``).  A value that needs no anchor is *free*: whoever reads it computes it again from the buffers.  A value that
+depends on an anchor is *attached* to its group as long as its axes are those of the group; where that ends (another anchor
+follows, axes get mixed) it is stored in a workspace and is a buffer from there on.  So everything is covered, and what
+fuses is decided by the graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernels_generated.runtime.expr import evaluate
+from knowledge_base.snf import ops
+from knowledge_base.snf.graph import Graph
+
+from .index import ZERO, At, Axis, Index, along
+from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, Primitives, from_graph
+
+# A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
+WIDEST_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Store:
+    """``value``, whose axes lie at ``at``, goes into ``buffer`` seen in ``value``'s shape."""
+
+    value: Prim
+    at: At
+    buffer: str
+
+
+@dataclass(eq=False)
+class Group:
+    """One kernel.  ``grid`` are the axes of which a block has one element; rows and columns are the tiled ones.
+
+    anchors: the reductions in order of evaluation, or the one matmul (attention: the product with v).
+    inner: matmul's contracted axis; attention's are head (of q and k) and keys.
+    """
+
+    kind: str  # rows | matmul | attention | map
+    order: int
+    grid: tuple[Axis, ...] = ()
+    rows: Axis | None = None
+    columns: Axis | None = None
+    inner: Axis | None = None
+    keys: Axis | None = None
+    anchors: list[Prim] = field(default_factory=list)
+    reads: dict[Prim, At] = field(default_factory=dict)  # where a reduction's argument lies
+    scores: Prim | None = None  # attention: what softmax is taken of
+    product: Prim | None = None  # attention: q kᵀ
+    stores: list[Store] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    name: str
+    value: Prim
+
+
+@dataclass
+class Schedule:
+    groups: list[Group]
+    workspaces: list[Workspace]
+    made: Primitives
+
+
+@dataclass(frozen=True)
+class _Attached:
+    group: Group
+    at: At
+    # for an axis of length 1 that a reduction left: the axis it was, along which the value may be broadcast again
+    was: tuple[Axis | None, ...]
+
+
+def schedule(graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], fuse: bool = True) -> Schedule:
+    """The kernels for ``graph``.  ``outputs`` are (buffer, value) names; with ``fuse`` false attention is not recognised."""
+    return _Scheduler(graph, outputs, sizes, fuse).run()
+
+
+def peel(x: Prim) -> Prim:
+    """The value under a chain of views."""
+    while x.op in VIEWS:
+        x = x.args[0]
+    return x
+
+
+class _Scheduler:
+    def __init__(self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], fuse: bool) -> None:
+        self.made, self.values = from_graph(graph)
+        self.sizes, self.fuse = sizes, fuse
+        self.groups: list[Group] = []
+        self.workspaces: list[Workspace] = []
+        self.outputs = [(buffer, self.values[value]) for buffer, value in outputs]
+        self.done: dict[Prim, Prim] = {}  # original -> rewritten over buffers
+        self.attached: dict[Prim, _Attached] = {}  # by rewritten value
+        self.stored: dict[Prim, Prim] = {}  # rewritten value -> the leaf it was stored to
+        self.after: dict[str, int] = {}  # buffer -> order of the group that writes it
+        self.filled: set[str] = set()  # outputs already written
+        self.readers = self._count_readers()
+
+    def run(self) -> Schedule:
+        for _, value in self.outputs:
+            self.rewrite(value)
+        for buffer, value in self.outputs:
+            if buffer not in self.filled:
+                self._store_output(self.rewrite(value), buffer)
+        return Schedule(self.groups, self.workspaces, self.made)
+
+    def _count_readers(self) -> dict[Prim, list[Prim]]:
+        readers: dict[Prim, list[Prim]] = {}
+        seen: set[Prim] = set()
+        todo = [value for _, value in self.outputs]
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            for a in v.args:
+                readers.setdefault(a, []).append(v)
+                todo.append(a)
+        return readers
+
+    # ------------------------------------------------------------------------------------------ rewriting
+
+    def rewrite(self, value: Prim) -> Prim:
+        """``value`` over buffers and anchors; its groups exist afterwards."""
+        stack = [value]
+        while stack:  # a loop: a user's graph may be deeper than Python's stack
+            v = stack[-1]
+            waiting = [a for a in v.args if a not in self.done]
+            if v in self.done or not waiting or self._attention_parts(v):
+                stack.pop()
+                if v not in self.done:
+                    self.done[v] = self._rewrite_one(v)
+            else:
+                stack += waiting
+        return self.done[value]
+
+    def _rewrite_one(self, v: Prim) -> Prim:
+        if v.op in SOURCES:
+            return v
+        if v.op == "matmul":
+            parts = self._attention_parts(v)
+            return self._attention(v, *parts) if parts else self._matmul(v)
+        args = [self.done[a] for a in v.args]
+        if v.op == "softmax":
+            (x,) = args
+            spelled = self.made.spell_out_softmax(self.made.make("softmax", [x], v.shape, v.dtype, v.name))
+            self.done.setdefault(x, x)
+            return self.rewrite(spelled)
+        if v.op == "reduce":
+            return self._reduce(v, args[0])
+        if v.op in ELEMENTWISE:
+            return self._elementwise(v, args)
+        if v.op in VIEWS:
+            return self._view(v, args[0])
+        return self._again(v, [self.buffered(a) for a in args])  # gather, concat: free, over buffers
+
+    def _again(self, v: Prim, args: Sequence[Prim]) -> Prim:
+        if v.op == "reshape":
+            return self.made.reshape(args[0], v.shape, v.name)
+        if v.op == "permute":
+            return self.made.permute(args[0], v.attr("perm"), v.name)
+        return self.made.make(v.op, args, v.shape, v.dtype, v.name, **dict(v.attrs))
+
+    def latest(self, v: Prim) -> int:
+        """Order of the last group that writes a buffer a free value reads; -1 for inputs alone."""
+        return max((self.after.get(leaf.attr("buffer"), -1) for leaf in _below(v) if leaf.op == "leaf"), default=-1)
+
+    def buffered(self, v: Prim) -> Prim:
+        """``v``, stored first if it is attached (views of it: what they view)."""
+        base = peel(v)
+        if base not in self.attached:
+            return v
+        return self._review(v, base, self.store(base))
+
+    def loadable(self, v: Prim) -> Prim:
+        """``v`` as a view of a buffer: an operand that is streamed many times is computed once."""
+        base = peel(v)
+        return v if base.op == "leaf" else self._review(v, base, self.store(base))
+
+    def _review(self, v: Prim, base: Prim, leaf: Prim) -> Prim:
+        if v is base:
+            return leaf
+        return self._again(v, [self._review(v.args[0], base, leaf)])
+
+    def store(self, v: Prim) -> Prim:
+        """The leaf that ``v`` is stored to: an output if it is one, otherwise a workspace."""
+        if v in self.stored:
+            return self.stored[v]
+        names = [buffer for buffer, o in self.outputs if self.done.get(o) is v and buffer not in self.filled]
+        if names:
+            buffer = names[0]
+        else:
+            buffer = f"ws{len(self.workspaces)}"
+            self.workspaces.append(Workspace(buffer, v))
+        self._store_output(v, buffer)
+        return self.stored[v]
+
+    def _store_output(self, v: Prim, buffer: str) -> None:
+        target = v
+        if target.op == "reshape" and (target.args[0] in self.attached or peel(target) not in self.attached):
+            target = target.args[0]  # the buffer is seen in that shape
+        place = self.attached.get(target)
+        if place is None:
+            target = self.buffered(target)
+            group, at = self._map_group(target, buffer)
+        else:
+            group, at = place.group, place.at
+        group.stores.append(Store(target, at, buffer))
+        self.filled.add(buffer)
+        self.after[buffer] = group.order
+        self.stored.setdefault(v, self.made.make("leaf", (), v.shape, v.dtype, v.name, buffer=buffer))
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def _new(self, kind: str) -> Group:
+        group = Group(kind, len(self.groups))
+        self.groups.append(group)
+        return group
+
+    def _attach(self, v: Prim, group: Group, at: At, was: tuple[Axis | None, ...] | None = None) -> Prim:
+        self.attached[v] = _Attached(group, at, was or (None,) * len(at))
+        return v
+
+    def _map_group(self, v: Prim, buffer: str) -> tuple[Group, At]:
+        latest = self.latest(v)
+        for group in self.groups:
+            if group.kind == "map" and group.stores[0].value.shape == v.shape and group.order > latest:
+                return group, group.stores[0].at
+        group = self._new("map")
+        axes = _axes(v.shape, ("ROWS", "CHUNK"))
+        group.grid, group.rows, group.columns = _roles(axes)
+        return group, tuple(along(a) if a else ZERO for a in axes)
+
+    def _reduce(self, v: Prim, x: Prim) -> Prim:
+        axis = v.attr("axis")
+        place = self.attached.get(x)
+        if place is not None:
+            group = place.group
+            columns = group.columns
+            if group.kind == "rows" and columns is not None and place.at[axis] == along(columns):
+                return self._add_reduction(v, x, group, place.at)
+            x = self.store(x)
+        x = self.buffered(x)
+        latest = self.latest(x)
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :], x.shape[axis])
+        for group in self.groups:
+            at = _fit(group, shape)
+            if group.kind == "rows" and group.order > latest and at is not None:
+                return self._add_reduction(v, x, group, _move_last(at, axis))
+        group = self._new("rows")
+        axes = _axes(shape, ("ROWS", "CHUNK"), keep_last=True)
+        group.grid, group.rows, group.columns = _roles(axes)
+        return self._add_reduction(v, x, group, _move_last(tuple(along(a) if a else ZERO for a in axes), axis))
+
+    def _add_reduction(self, v: Prim, x: Prim, group: Group, at: At) -> Prim:
+        axis = v.attr("axis")
+        node = self._again(v, [x])
+        if node in self.attached:
+            return node
+        group.anchors.append(node)
+        group.reads[node] = at
+        was = tuple(group.columns if i == axis else None for i in range(len(at)))
+        return self._attach(node, group, (*at[:axis], ZERO, *at[axis + 1 :]), was)
+
+    def _elementwise(self, v: Prim, args: list[Prim]) -> Prim:
+        homes = [self.attached[a].group for a in args if a in self.attached]
+        if not homes:
+            return self._again(v, [self.buffered(a) for a in args])
+        group = max(homes, key=lambda g: g.order)
+        # values of other groups come through memory
+        args = [
+            a if a in self.attached and self.attached[a].group is group else self.buffered(a) for a in args
+        ]
+        place = self._unify(v, args)
+        free = [a for a in args if a not in self.attached]
+        if place is not None and all(self.latest(a) < group.order for a in free):
+            return self._attach(self._again(v, args), group, *place)
+        return self._again(v, [self.buffered(a) for a in args])
+
+    def _unify(self, v: Prim, args: Sequence[Prim]) -> tuple[At, tuple[Axis | None, ...]] | None:
+        """Where the axes of an elementwise result lie in the group; None if they do not fit."""
+        rank = len(v.shape)
+        at: list[Index] = [ZERO] * rank
+        was: list[Axis | None] = [None] * rank
+        for a in args:
+            place = self.attached.get(a)
+            if place is None:
+                continue
+            lead = rank - len(a.shape)
+            for p, (index, old) in enumerate(zip(place.at, place.was, strict=True), lead):
+                if index != ZERO and at[p] not in (ZERO, index):
+                    return None
+                at[p] = index if index != ZERO else at[p]
+                was[p] = old or was[p]
+        for p, size in enumerate(v.shape):
+            if at[p] == ZERO and size != 1:
+                axis = was[p]
+                if axis is None or not ops.same(axis.extent, size):
+                    return None
+                at[p] = along(axis)
+        used = [i for i in at if i != ZERO]
+        if len(set(used)) != len(used):
+            return None
+        return tuple(at), tuple(w if i == ZERO else None for i, w in zip(at, was, strict=True))
+
+    def _view(self, v: Prim, x: Prim) -> Prim:
+        node = self._again(v, [x])
+        place = self.attached.get(x)
+        if place is None or node in self.attached:
+            return node
+        if v.op == "permute":
+            perm = v.attr("perm")
+            return self._attach(node, place.group, tuple(place.at[p] for p in perm), tuple(place.was[p] for p in perm))
+        if v.op == "select" and x.shape[v.attr("axis")] == 1:
+            axis = v.attr("axis")
+            return self._attach(
+                node, place.group, place.at[:axis] + place.at[axis + 1 :], place.was[:axis] + place.was[axis + 1 :]
+            )
+        return node  # whoever reads it has what it views stored
+
+    # ------------------------------------------------------------------------------------------ contractions
+
+    def _matmul(self, v: Prim) -> Prim:
+        a, b = (self.loadable(self.done[x]) for x in v.args)
+        group = self._new("matmul")
+        axes = _axes(v.shape, ("TM", "TN"), keep_last=True, keep_rows=True)
+        group.grid, group.rows, group.columns = _roles(axes)
+        group.inner = Axis("k", a.shape[-1], "TK", label="inner")
+        node = self._again(v, [a, b])
+        group.anchors.append(node)
+        return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
+
+    def _attention_parts(self, v: Prim) -> tuple[Prim, Prim] | None:
+        """(scores, q kᵀ) if ``v`` is softmax(f(q kᵀ)) @ values with nobody else reading what lies between."""
+        if v.op != "matmul" or not self.fuse:
+            return None
+        weights = v.args[0]
+        while weights.op == "cast" and len(self.readers.get(weights, ())) == 1:
+            weights = weights.args[0]
+        if weights.op != "softmax" or len(self.readers.get(weights, ())) != 1 or self._is_output(weights):
+            return None
+        if v.args[0] is not weights and self._is_output(v.args[0]):
+            return None
+        scores = weights.args[0]
+        between = _elementwise_above_matmul(scores)
+        products = [x for x in between if x.op == "matmul"]
+        if len(products) != 1 or products[0].shape != scores.shape:
+            return None
+        inside = {*between, weights}
+        if any(self._is_output(x) or any(r not in inside for r in self.readers[x]) for x in between):
+            return None
+        product = products[0]
+        if evaluate(product.args[0].shape[-1], self.sizes) > WIDEST_HEAD:
+            return None
+        if evaluate(v.args[1].shape[-1], self.sizes) > WIDEST_HEAD:
+            return None
+        return scores, product
+
+    def _is_output(self, v: Prim) -> bool:
+        return any(o is v for _, o in self.outputs)
+
+    def _attention(self, v: Prim, scores: Prim, product: Prim) -> Prim:
+        q, k = (self.loadable(self.rewrite(x)) for x in product.args)
+        values = self.loadable(self.rewrite(v.args[1]))
+        node_product = self.made.make("matmul", [q, k], product.shape, product.dtype, "qk")
+        new = {product: node_product}
+
+        def redo(x: Prim) -> Prim:
+            if x not in new:
+                inner = [redo(a) if a in between else self.buffered(self.rewrite(a)) for a in x.args]
+                new[x] = self._again(x, inner)
+            return new[x]
+
+        between = _elementwise_above_matmul(scores)
+        new_scores = redo(scores)
+        group = self._new("attention")
+        axes = _axes(v.shape, ("TM", "TE"), keep_last=True, keep_rows=True)
+        group.grid, group.rows, group.columns = _roles(axes)
+        group.inner = Axis("0", q.shape[-1], "TD", label="depth")
+        group.keys = Axis("j", k.shape[-1], "TN", label="keys")
+        node = self.made.make("attention", [new_scores, values], v.shape, v.dtype, v.name)
+        group.scores, group.product = new_scores, node_product
+        group.anchors.append(node)
+        return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
+
+
+def _below(v: Prim) -> set[Prim]:
+    seen: set[Prim] = set()
+    todo = [v]
+    while todo:
+        x = todo.pop()
+        if x not in seen:
+            seen.add(x)
+            todo += x.args
+    return seen
+
+
+def _elementwise_above_matmul(root: Prim) -> list[Prim]:
+    """Nodes from ``root`` down to matmuls through elementwise ops, as far as they depend on one; matmuls included."""
+    depends: dict[Prim, bool] = {}
+
+    def look(x: Prim) -> bool:
+        if x not in depends:
+            depends[x] = x.op == "matmul" or (x.op in ELEMENTWISE and any([look(a) for a in x.args]))
+        return depends[x]
+
+    look(root)
+    return [x for x, yes in depends.items() if yes]
+
+
+# ---------------------------------------------------------------------------------------------------- axes
+
+
+def _axes(
+    shape: Iterable[object], tiles: tuple[str, str], keep_last: bool = False, keep_rows: bool = False
+) -> list[Axis | None]:
+    """An axis for each size that is not 1; the last two of them are tiled, the others counted by the grid."""
+    sizes = list(shape)
+    kept = [
+        p
+        for p, s in enumerate(sizes)
+        if s != 1 or (keep_last and p == len(sizes) - 1) or (keep_rows and p == len(sizes) - 2)
+    ]
+    axes: list[Axis | None] = [None] * len(sizes)
+    for order, p in enumerate(reversed(kept)):
+        if order == 0:
+            axes[p] = Axis("j", sizes[p], tiles[1], label="cols")  # type: ignore[arg-type]
+        elif order == 1:
+            axes[p] = Axis("i", sizes[p], tiles[0], label="rows")  # type: ignore[arg-type]
+        else:
+            axes[p] = Axis(f"b{order - 2}" if len(kept) > 3 else "b", sizes[p], None)  # type: ignore[arg-type]
+    return axes
+
+
+def _roles(axes: Sequence[Axis | None]) -> tuple[tuple[Axis, ...], Axis | None, Axis | None]:
+    """(grid axes, rows, columns) of what :func:`_axes` made."""
+    present = [a for a in axes if a is not None]
+    grid = tuple(a for a in present if a.tile is None)
+    tiled = [a for a in present if a.tile is not None]
+    return grid, (tiled[0] if len(tiled) == 2 else None), (tiled[-1] if tiled else None)
+
+
+def _move_last(at: At, axis: int) -> At:
+    """The last axis put back to where it was."""
+    return (*at[:axis], at[-1], *at[axis:-1])
+
+
+def _fit(group: Group, shape: Sequence[object]) -> At | None:
+    """Where axes of these sizes lie in a rows group's domain; None if they are not its own."""
+    domain = [a for a in (*group.grid, group.rows, group.columns) if a is not None]
+    present = [s for s in shape[:-1] if s != 1] + [shape[-1]]
+    if len(domain) != len(present) or not all(
+        ops.same(a.extent, s)  # type: ignore[arg-type]
+        for a, s in zip(domain, present, strict=True)
+    ):
+        return None
+    axes = iter(domain)
+    at = [ZERO if s == 1 else along(next(axes)) for s in shape[:-1]]
+    return (*at, along(next(axes)))
+

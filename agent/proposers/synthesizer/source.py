@@ -1,0 +1,234 @@
+"""Puts kernels together into a candidate file: imports, AXES, helpers, kernels, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernels_generated.runtime.expr import Expr, symbols
+from knowledge_base.snf import ops
+from knowledge_base.snf.graph import Tensor
+from knowledge_base.snf.task import Task
+
+from .arithmetic import HELPERS, TORCH_DTYPES
+from .kernels import Kernel
+from .schedule import Workspace
+from .writer import INDENT, RESERVED, Names, Parameter
+
+# Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to replace_hints.
+CONSTANTS = ("TM", "TN", "TK", "TD", "TE", "GROUP", "ROWS", "CHUNK")
+HINTS = ("occupancy", "num_ctas", "num_worker_warps")
+
+
+@dataclass(frozen=True)
+class File:
+    """What a candidate file is printed from.
+
+    axes: AXES, first value default.  refusals: (condition, message) pairs that make launch raise ValueError.
+    """
+
+    task: Task
+    title: str
+    axes: Mapping[str, Sequence[int]]
+    kernels: Sequence[Kernel]
+    workspaces: Sequence[Workspace]
+    names: Names
+    refusals: Sequence[tuple[str, str, tuple[Expr, ...]]] = field(default=())
+
+
+def make_names(task: Task) -> Names:
+    """Python names for the task's tensors and dimensions that clash with nothing in the file."""
+    taken = set(RESERVED)
+
+    def pick(wanted: str) -> str:
+        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted)
+        base = base if base.isidentifier() else f"t_{base}"
+        name = base if base not in taken else f"{base}_"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    tensors = (*task.inputs, *task.outputs)
+    buffers = {t.name: pick(t.name) for t in tensors}
+    dims = {d: pick(d) for d in task.sizes}
+    return Names({**buffers, **{f"ws{i}": pick(f"ws{i}") for i in range(64)}}, dims)
+
+
+def print_file(file: File) -> str:
+    """The candidate's source text."""
+    parts = [_head(file), f"AXES = {_axes_text(file.axes)}", ""]
+    kernels = [_kernel_text(k, file.names) for k in file.kernels]
+    launch = _launch_text(file)
+    body = "\n".join((*kernels, launch))
+    named = [f"{n} = math.{n.lower()}" for n in ("INF", "NAN") if _uses(body, n)]
+    imports = [
+        *(["import math", ""] if named else []),
+        "import cuda.tile as ct",
+        *(["import torch"] if "torch." in body else []),
+    ]
+    helpers = dict.fromkeys(h for k in file.kernels for h in k.writer.helpers)
+    text = "\n".join((parts[0], *imports, "", *parts[1:], *([*named, ""] if named else [])))
+    return text + "".join("\n" + HELPERS[h][0] + "\n" for h in helpers) + "\n" + body
+
+
+def _uses(body: str, name: str) -> bool:
+    return any(word.strip("-(") == name for word in body.replace(",", " ").replace(")", " ").split())
+
+
+def _axes_text(axes: Mapping[str, Sequence[int]]) -> str:
+    return "{" + ", ".join(f'"{name}": {list(values)}' for name, values in axes.items()) + "}"
+
+
+def _head(file: File) -> str:
+    size = file.names.size
+    lines = [f'"""{file.title}', ""]
+    for t in (*file.task.inputs, *file.task.outputs):
+        lines.append(f"    {file.names.buffers[t.name]}: {t.dtype}[{', '.join(size(s) for s in t.shape)}]")
+    lines.append("")
+    for n in file.task.graph.nodes:
+        attrs = "".join(f", {k}={v}" for k, v in n.attrs if k != "expr")
+        lines.append(f"    {n.name} = {n.op}({', '.join(n.args)}{attrs})".replace("(, ", "("))
+    return "\n".join([*lines, '"""', ""])
+
+
+# ---------------------------------------------------------------------------------------------------- kernels
+
+
+def _sources(shape: Sequence[Expr], text: str, wanted: set[str]) -> dict[str, str]:
+    """Dimensions that can be read from an array of ``shape`` called ``text``."""
+    return {s: f"{text}.shape[{p}]" for p, s in enumerate(shape) if isinstance(s, str) and s in wanted}
+
+
+def _kernel_dims(kernel: Kernel) -> tuple[dict[str, str], list[str]]:
+    """(dimension -> where the kernel reads it, dimensions to be passed)."""
+    wanted = set(kernel.writer.dims)
+    found: dict[str, str] = {}
+    for p in kernel.writer.parameters.values():
+        for dim, text in _sources(p.shape, p.name, wanted).items():
+            found.setdefault(dim, text)
+    return found, [d for d in kernel.writer.dims if d not in found]
+
+
+def _kernel_text(kernel: Kernel, names: Names) -> str:
+    writer = kernel.writer
+    found, passed = _kernel_dims(kernel)
+    arguments = [
+        *(p.name for p in writer.parameters.values()),
+        *(names.dims[d] for d in passed),
+        *(f"{c}: ct.Constant[int]" for c in sorted(writer.constants, key=CONSTANTS.index)),
+    ]
+    header = f"def {kernel.name}({', '.join(arguments)}):"
+    if len(header) > 110:
+        header = f"def {kernel.name}(\n{INDENT}{', '.join(arguments)},\n):"
+    lines = ["", "@ct.kernel", header, f'{INDENT}"""{kernel.doc}"""']
+    lines += [f"{INDENT}{names.dims[d]} = {text}" for d, text in found.items()]
+    return "\n".join([*lines, *_tidy(writer.body()), ""])
+
+
+def _tidy(lines: Sequence[str]) -> list[str]:
+    """Without doubled, leading or trailing blank lines."""
+    out: list[str] = []
+    for line in lines:
+        if line or (out and out[-1]):
+            out.append(line)
+    while out and not out[-1]:
+        out.pop()
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- launch
+
+
+def _dim_lines(tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> list[str]:
+    """Lines that read the wanted dimensions off the tensors' shapes.
+
+    Raises NotImplementedError for a dimension that no shape tells.
+    """
+    lines: list[str] = []
+    known: set[str] = set()
+    for t in tensors:
+        new = [s for s in t.shape if isinstance(s, str) and s in wanted and s not in known]
+        if not new:
+            continue
+        left = [names.dims[str(s)] if s in new and t.shape.index(s) == p else "_" for p, s in enumerate(t.shape)]
+        lines.append(f"{', '.join(left)}{',' if len(left) == 1 else ''} = {names.buffers[t.name]}.shape")
+        known |= {str(s) for s in new}
+    while wanted - known:  # sizes such as 3*C: divided by what is known
+        step = _solve(tensors, names, wanted, known)
+        if step is None:
+            raise NotImplementedError(f"no tensor's shape tells the size {sorted(wanted - known)[0]}")
+        lines.append(step[1])
+        known.add(step[0])
+    return lines
+
+
+def _solve(
+    tensors: Sequence[Tensor], names: Names, wanted: set[str], known: set[str]
+) -> tuple[str, str] | None:
+    for t in tensors:
+        for p, size in enumerate(t.shape):
+            for dim in sorted(symbols(size) - known):
+                factor = ops.divide(size, dim)
+                if factor is not None and symbols(factor) <= known:
+                    by = names.size(factor)
+                    by = by if by.isalnum() else f"({by})"
+                    return dim, f"{names.dims[dim]} = {names.buffers[t.name]}.shape[{p}] // {by}"
+    return None
+
+
+def _view(p: Parameter, natural: Sequence[Expr], names: Names) -> str:
+    if tuple(natural) == p.shape:
+        return p.name
+    return f"{p.name}.view({', '.join(names.size(s) for s in p.shape)})"
+
+
+def _launch_text(file: File) -> str:
+    names, task = file.names, file.task
+    tensors = (*task.inputs, *task.outputs)
+    arguments = [*(names.buffers[t.name] for t in tensors), "*"]
+    arguments += [f"{name}={values[0]}" for name, values in file.axes.items()]
+    header = f"def launch(stream, {', '.join(arguments)}, num_sms=None):"
+    if len(header) > 110:
+        header = (
+            f"def launch(\n{INDENT}stream, {', '.join(arguments[: len(tensors)])},\n"
+            f"{INDENT}{', '.join(arguments[len(tensors) :])}, num_sms=None,\n):"
+        )
+    natural: dict[str, Sequence[Expr]] = {t.name: t.shape for t in tensors}
+    natural |= {w.name: w.value.shape or (1,) for w in file.workspaces}
+    wanted: set[str] = set()
+    body: list[str] = []
+    for condition, message, sizes in file.refusals:
+        wanted |= {d for s in sizes for d in symbols(s)}
+        body += [f"if {condition}:", f'{INDENT}raise ValueError("{message}")']
+    device = names.buffers[tensors[0].name]
+    for w in file.workspaces:
+        shape = w.value.shape or (1,)
+        wanted |= {d for s in shape for d in symbols(s)}
+        text = f"({', '.join(names.size(s) for s in shape)}{',' if len(shape) == 1 else ''})"
+        body.append(
+            f"{names.buffers[w.name]} = torch.empty({text}, dtype={TORCH_DTYPES[w.value.dtype]}, device={device}.device)"
+        )
+    for k in file.kernels:
+        body += _launch_kernel(k, file, natural)
+        wanted |= {d for s in k.sizes for d in symbols(s)} | set(_kernel_dims(k)[1])
+        for p in k.writer.parameters.values():
+            if tuple(natural[p.buffer]) != p.shape:
+                wanted |= {d for s in p.shape for d in symbols(s)}
+    lines = [*_dim_lines(tensors, names, wanted), *body]
+    return "\n".join(["", header, *(INDENT + line for line in lines), ""])
+
+
+def _launch_kernel(kernel: Kernel, file: File, natural: Mapping[str, Sequence[Expr]]) -> list[str]:
+    writer, names = kernel.writer, file.names
+    hints = [h for h in HINTS if h in kernel.hints and h in file.axes]
+    replaced = f".replace_hints({', '.join(f'{h}={h}' for h in hints)})" if hints else ""
+    arrays = [_view(p, natural[p.buffer], names) for p in writer.parameters.values()]
+    arguments = [*arrays, *(names.dims[d] for d in _kernel_dims(kernel)[1]), *sorted(writer.constants, key=CONSTANTS.index)]
+    grid = f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})"
+    given = f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
+    lines = [*kernel.setup, f"grid = {grid}"]
+    call = f"ct.launch(stream, grid, {kernel.name}{replaced}, {given})"
+    if len(call) > 110:
+        return [*lines, "ct.launch(", f"{INDENT}stream, grid, {kernel.name}{replaced},", f"{INDENT}{given},", ")"]
+    return [*lines, call]

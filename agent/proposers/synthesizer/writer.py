@@ -1,0 +1,496 @@
+"""Writes one kernel's body: values become lines of cuTile, each in the outermost loop in which it can stand.
+
+:meth:`KernelWriter.emit` turns a primitive at an index into a tile, recursively down to loads; the same value at the same place
+is computed once per loop.  It knows nothing of anchors: their results are put in by :meth:`KernelWriter.define`.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kernels_generated.runtime.expr import Expr, decide, show, substitute, symbols
+from knowledge_base.snf import ops
+
+from .arithmetic import COMPARISONS, CT_DTYPES, FLOAT, HELPERS, INTEGER, literal, powers
+from .index import (
+    ZERO,
+    At,
+    Axis,
+    Index,
+    Loaded,
+    Quotient,
+    broadcast_at,
+    fixed,
+    plus,
+    shifted_axis,
+    through_reshape,
+    through_view,
+    tiled_axes,
+)
+from .primitives import ELEMENTWISE, VIEWS, Prim, work_dtype
+
+INDENT = "    "
+RESERVED = frozenset(
+    (*keyword.kwlist, "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch", "occupancy", "num_ctas",
+     "num_worker_warps", "GROUP", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK", "min", "max", "range", "sum", "grid",
+     "i", "j", "k", "b", "acc", *HELPERS)
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A value in the kernel's source.  ``axes`` are the tiled axes it extends along; depth is that of its loop.
+
+    zero: elements beyond the array's edge are known to be 0.
+    """
+
+    text: str
+    dtype: str
+    axes: frozenset[Axis] = frozenset()
+    depth: int = 0
+    zero: bool = False
+
+
+Frame = tuple[Axis, ...]  # the tiled axes in the order in which tiles have them
+
+
+@dataclass(frozen=True)
+class Names:
+    """What buffers and dimensions are called in the source (a task's own names may be taken)."""
+
+    buffers: dict[str, str]
+    dims: dict[str, str]
+
+    def size(self, e: Expr) -> str:
+        """A size as source text."""
+        return show(substitute(e, dict(self.dims))).replace("cdiv(", "ct.cdiv(")
+
+
+@dataclass
+class _Scope:
+    indent: int
+    lines: list[str] = field(default_factory=list)
+    memo: dict[object, Tile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    buffer: str
+    shape: tuple[Expr, ...]
+
+
+class KernelWriter:
+    """One kernel under construction; ``float_dtype`` is what scalars are computed in, f32 or f64."""
+
+    def __init__(self, name: str, float_dtype: str, names: Names, exact: bool = False) -> None:
+        self.name, self.float_dtype, self.exact, self.names = name, float_dtype, exact, names
+        self.parameters: dict[str, Parameter] = {}
+        self.constants: list[str] = []
+        self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row
+        self.dims: dict[str, None] = {}
+        self.helpers: dict[str, None] = {}
+        self.scopes = [_Scope(1)]
+        self.axis_depth: dict[Axis, int] = {}
+        self._names: dict[object, str] = {}
+        self._used: set[str] = set(RESERVED) | set(names.buffers.values()) | set(names.dims.values())
+
+    # ------------------------------------------------------------------------------------------ text
+
+    def line(self, text: str = "", depth: int | None = None) -> None:
+        scope = self.scopes[-1 if depth is None else depth]
+        scope.lines.append(INDENT * scope.indent + text if text else "")
+
+    def comment(self, text: str) -> None:
+        self.line(f"# {text}")
+
+    @contextmanager
+    def block(self, header: str, *axes: Axis) -> Iterator[None]:
+        """A nested block (``for …:``) in which ``axes`` have their index."""
+        outer = self.scopes[-1]
+        self.scopes.append(_Scope(outer.indent + 1))
+        for axis in axes:
+            self.axis_depth[axis] = len(self.scopes) - 1
+        try:
+            yield
+        finally:
+            inner = self.scopes.pop()
+            self.line(header)
+            outer.lines += inner.lines or [INDENT * inner.indent + "pass"]
+
+    def constant(self, name: str) -> str:
+        """``name`` as a compile-time parameter of the kernel (a literal stays one)."""
+        if name.isidentifier() and name not in self.constants:
+            self.constants.append(name)
+        return name
+
+    def fresh(self, hint: str, key: object = None) -> str:
+        """A variable's name like ``hint``; always the same for the same key."""
+        if key is not None and key in self._names:
+            return self._names[key]
+        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in hint.rsplit(".", 1)[-1]).strip("_").lower()
+        base = base if base and not base[0].isdigit() else f"v{base}"
+        name, n = base, 1
+        while name in self._used:
+            n += 1
+            name = f"{base}_{n}"
+        self._used.add(name)
+        if key is not None:
+            self._names[key] = name
+        return name
+
+    def expr(self, e: Expr) -> str:
+        """A size as source text of the kernel."""
+        for symbol in sorted(symbols(e)):
+            self.dims[symbol] = None
+        return self.names.size(e)
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def define(self, key: object, tile: Tile) -> None:
+        """Makes ``tile`` the value of ``key`` while the present block lasts."""
+        self.scopes[-1].memo[key] = tile
+
+    def _known(self, key: object) -> Tile | None:
+        return next((s.memo[key] for s in reversed(self.scopes) if key in s.memo), None)
+
+    def _assign(self, key: object, hint: str, text: str, tile: Tile) -> Tile:
+        named = Tile(self.fresh(hint, key), tile.dtype, tile.axes, tile.depth, tile.zero)
+        self.line(f"{named.text} = {text}", named.depth)
+        self.scopes[named.depth].memo[key] = named
+        return named
+
+    def emit(self, value: Prim, at: At, frame: Frame, raw: bool = False) -> Tile:
+        """The tile of ``value`` at ``at``, in its working dtype (``raw``: in the stored one, for a leaf)."""
+        anchor = self._known(value)  # a reduction's or a contraction's result: its place is the group's
+        if anchor is not None:
+            return anchor
+        if value.op == "const":
+            return Tile(str(value.attr("value")), "const")
+        if value.op in VIEWS:
+            return self.emit(value.args[0], through_view(value, at), frame, raw)
+        key = (value, at, frame, raw)
+        known = self._known(key)
+        if known is not None:
+            return known
+        if value.op in ELEMENTWISE:
+            return self._elementwise(key, value, at, frame)
+        if value.op == "leaf":
+            return self._leaf(key, value, at, frame, raw)
+        if value.op == "gather":
+            table, index = value.args
+            rank = len(index.shape)
+            row = at[0] if index.op == "iota" else Index(((Loaded(index, at[:rank]), 1),))
+            return self.emit(table, (row, *at[rank:]), frame, raw)
+        return {
+            "dim": self._dim, "iota": self._iota, "causal": self._causal, "concat": self._concat,
+        }[value.op](key, value, at, frame)  # fmt: skip
+
+    def convert(self, tile: Tile, dtype: str) -> str:
+        """The tile's text in ``dtype``."""
+        if tile.dtype == "const":
+            return literal(float(tile.text) if tile.text not in ("True", "False") else tile.text == "True", dtype)
+        if tile.dtype == dtype:
+            return tile.text
+        if dtype == "bool":
+            return f"({tile.text} != 0)"
+        return f"{tile.text}.astype({CT_DTYPES[dtype]})" if tile.axes else f"ct.astype({tile.text}, {CT_DTYPES[dtype]})"
+
+    def _elementwise(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
+        args = [self.emit(a, at if self.flat is not None else broadcast_at(at, a.shape), frame) for a in value.args]
+        axes: frozenset[Axis] = frozenset().union(*(a.axes for a in args))
+        depth = max(a.depth for a in args)
+        work = self.float_dtype if value.scalar else work_dtype(value.dtype)
+        op = value.op
+        zero = False
+        if op == "cast":
+            (x,) = args
+            if x.dtype == work or (x.dtype == "const"):
+                return x if x.dtype == work else Tile(self.convert(x, work), work)
+            text = self.convert(x, work)
+            zero = x.zero
+        elif op in COMPARISONS:
+            common = ops.promote([a.dtype for a in args if a.dtype != "const"] or ["f32"])
+            if common in ("i32", "i64", "bool") and any(
+                a.dtype == "const" and not float(a.text).is_integer() for a in args
+            ):
+                common = "f32"
+            left, right = (self.convert(a, common) for a in args)
+            text, work = f"{left} {COMPARISONS[op]} {right}", "bool"
+        elif op == "where":
+            condition = self.convert(args[0], "bool")
+            yes, no = (self.convert(a, work) for a in args[1:])
+            if args[1].dtype == args[2].dtype == "const":
+                yes = f"ct.astype({yes}, {CT_DTYPES[work]})"
+            text = f"ct.where({condition}, {yes}, {no})"
+        else:
+            texts = [self.convert(a, work) for a in args]
+            text = self._template(value, work, args).format(*texts)
+            one = {"neg", "abs", "square", "relu", "tanh", "erf"}
+            zero = all(a.zero for a in args) and (op in one or op in ("add", "sub", "mul"))
+        return self._assign(key, value.name or op, text, Tile("", work, axes, depth, zero))
+
+    def _template(self, value: Prim, work: str, args: Sequence[Tile]) -> str:
+        op = value.op
+        if op == "gelu":
+            exact = value.attr("approximate") == "none"
+            return f"{self.helper('gelu_erf' if exact else 'gelu')}({{0}})"
+        if op == "erf":
+            return f"{self.helper('erf')}({{0}})"
+        if op == "pow" and args[1].dtype == "const":
+            short = powers(float(args[1].text))
+            if short is not None and (work in ("f32", "f64") or float(args[1].text) >= 2):
+                return short
+        return (FLOAT if work in ("f32", "f64") else INTEGER)[op]
+
+    def helper(self, name: str) -> str:
+        for needed in HELPERS[name][1]:
+            self.helper(needed)
+        self.helpers[name] = None
+        return name
+
+    def _dim(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
+        e = value.attr("expr")
+        return self._assign(
+            key, f"{show(e)}_f" if isinstance(e, str) else "size",
+            f"ct.astype({self.expr(e)}, {CT_DTYPES[self.float_dtype]})", Tile("", self.float_dtype),
+        )  # fmt: skip
+
+    def _iota(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
+        number = self.index(at[0], frame)
+        return self._assign(key, value.name or "iota", self.convert(number, "i64"), Tile("", "i64", number.axes, number.depth))
+
+    def _causal(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
+        queries, keys = value.shape
+        row = self.index(plus(at[0], fixed(ops.build("-", keys, queries))), frame)
+        column = self.index(at[1], frame)
+        text = f"ct.where({column.text} <= {row.text}, ct.astype(0.0, {CT_DTYPES[self.float_dtype]}), -INF)"
+        tile = Tile("", self.float_dtype, row.axes | column.axes, max(row.depth, column.depth))
+        return self._assign(key, "causal", text, tile)
+
+    def _concat(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
+        axis = value.attr("axis")
+        position = self.index(at[axis], frame)
+        work = work_dtype(value.dtype)
+        # A quotient by 1 is the same number, but no longer a plain run along an axis: a tile of it may miss the part
+        # altogether, where a tile load has no meaning and a gather gives its padding.
+        ends: Expr = 0
+        parts: list[tuple[Expr, Tile]] = []
+        for part in value.args:
+            inner = plus(at[axis], fixed(ops.build("-", 0, ends)))
+            place = Index(((Quotient(inner, 1, False), 1),))
+            parts.append((ends, self.emit(part, (*at[:axis], place, *at[axis + 1 :]), frame)))
+            ends = ops.build("+", ends, part.shape[axis])
+        text = self.convert(parts[-1][1], work)
+        for (_, tile), (start, _) in reversed(list(zip(parts[:-1], parts[1:], strict=True))):
+            text = f"ct.where({position.text} < {self.expr(start)}, {self.convert(tile, work)}, {text})"
+        axes = position.axes.union(*(t.axes for _, t in parts))
+        depth = max(position.depth, *(t.depth for _, t in parts))
+        return self._assign(key, value.name or "concat", text, Tile("", work, axes, depth))
+
+    # ------------------------------------------------------------------------------------------ indices
+
+    def numbers(self, axis: Axis, frame: Frame) -> Tile:
+        """The numbers of the elements of the present tile along ``axis``; a scalar for an untiled axis."""
+        depth = self.axis_depth.get(axis, 0)
+        if axis.tile is None:
+            return Tile(axis.index, "i32", frozenset(), depth)
+        key = ("numbers", axis, frame)
+        known = self._known(key)
+        if known is not None:
+            return known
+        tile = self.constant(axis.tile)
+        shape = "" if len(frame) == 1 else f"[{', '.join(':' if a is axis else 'None' for a in frame)}]"
+        start = "" if axis.index == "0" else f"{axis.index} * {tile} + "
+        text = f"{start}ct.arange({tile}, dtype=ct.int32){shape}"
+        return self._assign(key, axis.label, text, Tile("", "i32", frozenset([axis]), depth))
+
+    def index(self, index: Index, frame: Frame) -> Tile:
+        """An index as text: a scalar, or an integer tile that broadcasts to the frame."""
+        plain = [(t, c) for t, c in index.terms]
+        if len(plain) == 1 and plain[0][1] == 1 and index.constant == 0:
+            return self._atom(plain[0][0], frame)
+        parts: list[str] = []
+        axes: frozenset[Axis] = frozenset()
+        depth = 0
+        for atom, c in plain:
+            tile = self._atom(atom, frame)
+            axes, depth = axes | tile.axes, max(depth, tile.depth)
+            parts.append(tile.text if c == 1 else f"{tile.text} * {self._factor(c)}")
+        if index.constant != 0 or not parts:
+            parts.append(self._factor(index.constant))
+        text = " + ".join(parts)
+        if not axes:
+            return Tile(text if len(parts) == 1 else f"({text})", "i32", axes, depth)
+        return self._assign(("index", index, frame), "at", text, Tile("", "i32", axes, depth))
+
+    def _factor(self, e: Expr) -> str:
+        text = self.expr(e)
+        return text if isinstance(e, int | str) and not text.startswith("-") else f"({text})"
+
+    def _atom(self, atom: object, frame: Frame) -> Tile:
+        if isinstance(atom, Axis):
+            return self.numbers(atom, frame)
+        if isinstance(atom, Loaded):
+            tile = self.emit(atom.value, atom.at, frame)
+            return tile if tile.axes else Tile(f"{tile.text}.item()", tile.dtype, tile.axes, tile.depth)
+        assert isinstance(atom, Quotient)
+        inner = self.index(atom.index, frame)
+        if atom.by == 1:
+            return inner
+        text = f"{inner.text} {'%' if atom.remainder else '//'} {self._factor(atom.by)}"
+        if not inner.axes:
+            return Tile(f"({text})", inner.dtype, inner.axes, inner.depth)
+        return self._assign(("quotient", atom, frame), "at", text, Tile("", inner.dtype, inner.axes, inner.depth))
+
+    # ------------------------------------------------------------------------------------------ memory
+
+    def parameter(self, buffer: str, shape: tuple[Expr, ...], at: At) -> tuple[Parameter, At]:
+        """The kernel's array for a buffer seen in ``shape``, and ``at`` as an index into it.
+
+        A buffer is passed once, in the shape first asked for: two arrays over the same memory would be aliases.
+        """
+        if buffer not in self.parameters:
+            self.parameters[buffer] = Parameter(self.names.buffers[buffer], buffer, shape or (1,))
+        known = self.parameters[buffer]
+        if shape == known.shape:
+            return known, at
+        return known, through_reshape(known.shape, shape, at)
+
+    def _leaf(self, key: object, leaf: Prim, at: At, frame: Frame, raw: bool) -> Tile:
+        shape = (self.flat,) if self.flat is not None and leaf.shape != () else leaf.shape
+        array, at = self.parameter(str(leaf.attr("buffer")), shape, at)
+        target = leaf.dtype if raw else work_dtype(leaf.dtype)
+        astype = "" if target == leaf.dtype else f".astype({CT_DTYPES[target]})"
+        place = self.place(array, at, frame)
+        hint = f"{leaf.name}_tile"
+        if place is None:
+            indices = [self.index(i, frame) for i in at]
+            axes: frozenset[Axis] = frozenset().union(*(i.axes for i in indices))
+            depth = max((i.depth for i in indices), default=0)
+            inner = ", ".join(i.text for i in indices) + ("," if len(indices) == 1 else "")
+            text = f"ct.gather({array.name}, ({inner})){astype}"
+            return self._assign(key, hint, text, Tile("", target, axes, depth))
+        shape = place.tile_shape(frame)
+        natural = place.shape
+        reshape = "" if natural == shape or (len(natural) == 1 and len(frame) == 2 and shape[0] == "1") else (
+            f".reshape(({', '.join(shape)}{',' if len(shape) == 1 else ''}))"
+        )  # fmt: skip
+        if not place.axes and len(natural) == 1:
+            reshape = ""
+        padding = ", check_bounds=False" if place.exact else ", padding_mode=ct.PaddingMode.ZERO"
+        order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
+        text = f"ct.load({place.text}{order}{padding}){reshape}{astype}"
+        return self._assign(key, hint, text, Tile("", target, place.axes, place.depth, zero=True))
+
+    def place(self, array: Parameter, at: At, frame: Frame) -> Place | None:
+        """The tile access that reads or writes ``array`` at ``at``; None if only element by element will do."""
+        indices, tiles, found = [], [], []
+        depth, exact, name = 0, self.exact, array.name
+        for position, index in enumerate(at):
+            if any(isinstance(atom, Quotient) and atom.by == 1 for atom, _ in index.terms):
+                return None  # a concat's part: it may lie outside
+            if not tiled_axes(index):
+                one = self.index(index, frame)
+                if one.axes:
+                    return None
+                depth = max(depth, one.depth)
+                indices.append(one.text)
+                tiles.append("1")
+                continue
+            run = shifted_axis(index)
+            if run is None or run[0] not in frame or run[0] in found:
+                return None
+            axis, start = run
+            if start.constant != 0 and decide(">=", start.constant, 0) is not True:
+                return None
+            if start != ZERO or not ops.same(axis.extent, array.shape[position]):
+                name = self._slice(name, position, axis, start, frame)
+            depth = max(depth, self.axis_depth.get(axis, 0))
+            exact = exact and axis.exact
+            indices.append(axis.index)
+            tiles.append(self.constant(str(axis.tile)))
+            found.append(axis)
+        order = _order(at, found, frame)
+        if order:
+            indices, tiles = [indices[p] for p in order], [tiles[p] for p in order]
+        comma = "," if len(indices) == 1 else ""
+        text = f"{name}, ({', '.join(indices)}{comma}), ({', '.join(tiles)}{comma})"
+        exact = exact and all(a.exact for a in found)
+        return Place(text, tuple(tiles), frozenset(found), depth, exact, name, f"({', '.join(indices)}{comma})", order)
+
+    def _slice(self, name: str, position: int, axis: Axis, start: Index, frame: Frame) -> str:
+        first = self.index(start, frame)
+        key = ("slice", name, position, start, axis.extent)
+        known = self._known(key)
+        if known is None:
+            stop = self.expr(axis.extent) if start == ZERO else f"{first.text} + {self.expr(axis.extent)}"
+            text = f"{name}.slice(axis={position}, start={first.text}, stop={stop})"
+            known = self._assign(key, f"{name}_part", text, Tile("", "array", frozenset(), first.depth))
+        return known.text
+
+    def once(self, key: object, hint: str, text: str) -> str:
+        """A line of the present block that is written once."""
+        known = self._known(key)
+        if known is None:
+            known = self._assign(key, hint, text, Tile("", "bool", frozenset(), len(self.scopes) - 1))
+        return known.text
+
+    def store(self, tile: Tile, at: At, value: Prim, buffer: str, frame: Frame) -> None:
+        """Writes the tile of ``value`` to ``buffer``, seen in the value's shape, at ``at``."""
+        array, at = self.parameter(buffer, (self.flat,) if self.flat is not None else value.shape, at)
+        place = self.place(array, at, frame)
+        if place is None:
+            raise NotImplementedError(f"no tile store for {buffer} at {at}")
+        full = place.tile_shape(frame)
+        dtype = f"{array.name}.dtype"
+        if tile.dtype == "const" or not tile.axes:
+            scalar = self.convert(tile, work_dtype(value.dtype)) if tile.dtype == "const" else tile.text
+            text = f"ct.full(({', '.join(place.shape)}{',' if len(place.shape) == 1 else ''}), {scalar}, {dtype})"
+        else:
+            text = tile.text
+            if tile.axes != place.axes:
+                text = f"ct.broadcast_to({text}, ({', '.join(full)}{',' if len(full) == 1 else ''}))"
+            if place.shape != full:
+                text += f".reshape(({', '.join(place.shape)}{',' if len(place.shape) == 1 else ''}))"
+            text += f".astype({dtype})"
+        order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
+        bounds = ", check_bounds=False" if place.exact else ""
+        self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds})")
+
+    # ------------------------------------------------------------------------------------------ the whole
+
+    def body(self) -> list[str]:
+        return self.scopes[0].lines
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile access: ``text`` is array, index and shape as ``ct.load`` takes them."""
+
+    text: str
+    shape: tuple[str, ...]
+    axes: frozenset[Axis]
+    depth: int
+    exact: bool
+    array: str
+    index: str
+    order: tuple[int, ...]
+
+    def tile_shape(self, frame: Frame) -> tuple[str, ...]:
+        return tuple(str(a.tile) if a in self.axes else "1" for a in frame)
+
+
+def _order(at: At, found: Sequence[Axis], frame: Frame) -> tuple[int, ...]:
+    """The permutation of the array's axes that brings its tiled ones into the frame's order; empty if they are."""
+    wanted = [a for a in frame if a in found]
+    if list(found) == wanted:
+        return ()
+    positions = [p for p, index in enumerate(at) if tiled_axes(index)]
+    order = list(range(len(at)))
+    for slot, axis in zip(positions, wanted, strict=True):
+        order[slot] = positions[list(found).index(axis)]
+    return tuple(order)
