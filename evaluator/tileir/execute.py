@@ -185,6 +185,7 @@ def launch_words(
                 step(first)
             for start in range(0, blocks, lanes):
                 ids = np.arange(start, min(start + lanes, blocks), dtype=np.int64)
+                machine.check_time()
                 program.body.run(Frame(machine, ids, list(env)))
         except Stopped as stop:
             limit = stop.limit

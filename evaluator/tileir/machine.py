@@ -86,13 +86,19 @@ class Run:
     def tick(self, op: ir.Op) -> None:
         """Counts a loop iteration (of all lanes together).  Raises Stopped past a limit."""
         self.iterations += 1
-        late = self.deadline is not None and time.monotonic() > self.deadline
-        if late or self.iterations > self.max_iterations:
-            why = "the time allowed is over" if late else f"more than {self.max_iterations} loop iterations"
-            where = self.module.location(op)
-            place = f" (in the loop at {where})" if where else ""
-            message = f"stopped: {why}{place}; a loop that waits for another block never ends if that block comes later"
-            raise Stopped(StepLimit(message, self.iterations, where))
+        if self.iterations > self.max_iterations:
+            self._stop(f"more than {self.max_iterations} loop iterations", op)
+        self.check_time(op)
+
+    def check_time(self, op: ir.Op | None = None) -> None:
+        """Raises Stopped past the deadline."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            self._stop("the time allowed is over", op)
+
+    def _stop(self, why: str, op: ir.Op | None) -> None:
+        where = None if op is None else self.module.location(op)
+        place = f" in the loop at {where} (blocks run in order: one that waits for a later one never ends)"
+        raise Stopped(StepLimit(f"stopped: {why}{place if where else ''}", self.iterations, where))
 
     def coordinates(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Block coordinates (x, y, z) of linear numbers; x runs fastest."""

@@ -242,7 +242,9 @@ def _assumption(text: str) -> ir.Assumption:
 
 def _identity(text: str) -> ir.Dense:
     value, _, elem = (p.strip() for p in text.partition(":"))
-    return _literal(value, elem or "i64")
+    if not elem:  # MLIR leaves out the suffix of its default types: i1, i64 and f64
+        elem = "i1" if value in ("true", "false") else "i64" if re.fullmatch(r"-?\d+", value) else "f64"
+    return _literal(value, elem)
 
 
 @dataclass(frozen=True)
@@ -669,4 +671,7 @@ def _assignments(text: str | None) -> list[tuple[str, str]]:
 
 def parse(text: str) -> ir.Module:
     """The module that ``text`` spells.  Raises Unsupported and InvalidTileIR."""
-    return _Parser(text).module()
+    try:
+        return _Parser(text).module()
+    except RecursionError:
+        raise InvalidTileIR("regions are nested too deeply") from None
