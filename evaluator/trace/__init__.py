@@ -13,7 +13,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluator.confine import MIB, Finished, Limits, python_child
@@ -21,11 +21,15 @@ from kernels_generated.runtime.expr import to_json
 from kernels_generated.runtime.plan import LaunchPlan, PlanError, from_data
 
 from . import contract
+from .compare import same_launches
+from .result import KernelInfo, Request, Traced
 
 if TYPE_CHECKING:
     from knowledge_base.records import Verdict
     from knowledge_base.snf.graph import Tensor
     from knowledge_base.snf.task import Task
+
+__all__ = ["KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
 
 POLICIES = ("general", "sample", "concrete")
 MAX_BYTECODE = 16 * MIB
@@ -60,53 +64,6 @@ class TraceLimits:
     def child(self) -> Limits:
         whole = self.import_s + self.trace_s + 2.0  # the child's own timers come first: they know the line
         return Limits(whole, int(whole) + 1, self.memory_bytes, self.file_bytes, self.processes, self.output_bytes)
-
-
-@dataclass(frozen=True)
-class Request:
-    """One plan to trace: at sample ``sizes`` (all of the task's dimensions), with values for some axes.
-
-    policy general: the kernels assume what follows from the guards; sample: also each divisibility that the sizes have;
-    concrete: plain integers, launches without bytecode, to compare a plan with.
-    """
-
-    sizes: Mapping[str, int]
-    axes: Mapping[str, Any] = field(default_factory=dict)
-    policy: str = "general"
-
-
-@dataclass(frozen=True)
-class KernelInfo:
-    """What a bytecode was made from.
-
-    key: name, line, constants and hints in one hash; a plan and a concrete trace that launch the same kernel share it.
-    hints: num_ctas, occupancy, opt_level, num_worker_warps (an int, None, or the text of a ct.ByTarget).
-    arrays: per array parameter the assumptions compiled in (the fields of cuTile's ArrayConstraint).
-    """
-
-    key: str
-    function: str
-    line: int
-    hints: Mapping[str, Any]
-    constants: tuple[tuple[str, str], ...]
-    arrays: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A plan, its kernels' bytecode by hash (none for policy concrete), and how it came about.
-
-    ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked
-    for; with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
-    """
-
-    plan: LaunchPlan
-    kernels: Mapping[str, bytes]
-    names: Mapping[str, KernelInfo]
-    axes: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    chip_facts: tuple[str, ...]
-    seconds: float
 
 
 def read_axes(source: str) -> dict[str, list[Any]] | Verdict:
@@ -161,7 +118,7 @@ def trace(
         ],
     }
     finished = python_child("evaluator.trace.child", json.dumps(question).encode(), limits.child(), bare=BARE)
-    answers = _Answers(finished, nonce, source, limits)
+    answers = _Answers(finished, nonce, source, limits, chip.sm_count)
     results: list[Traced | Verdict] = []
     for i, axis_values in enumerate(axes):
         if isinstance(axis_values, dict):
@@ -191,8 +148,9 @@ def _axes(found: contract.Contract, request: Request, source: str) -> dict[str, 
 class _Answers:
     """The lines of one child, and for requests without a line the Verdict that says why."""
 
-    def __init__(self, finished: Finished, nonce: str, source: str, limits: TraceLimits) -> None:
+    def __init__(self, finished: Finished, nonce: str, source: str, limits: TraceLimits, num_sms: int) -> None:
         self._source = source
+        self._num_sms = num_sms
         self._requests: dict[int, dict[str, Any]] = {}
         self._kernels: dict[str, bytes] = {}
         marks: dict[str, dict[str, Any]] = {}
@@ -232,7 +190,8 @@ class _Answers:
         names = {h: _kernel_info(message["names"][h]) for h in plan.kernels}
         kernels = {} if request.policy == "concrete" else {h: self._kernels[h] for h in plan.kernels}
         facts = tuple(str(f)[:64] for f in message["chip_facts"])[:64]
-        return Traced(plan, kernels, names, axes, dict(request.sizes), facts, float(message["seconds"]))
+        seconds = float(message["seconds"])
+        return Traced(plan, kernels, names, axes, dict(request.sizes), self._num_sms, facts, seconds)
 
     def _told(self, told: Any) -> Verdict:
         try:

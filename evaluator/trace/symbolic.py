@@ -501,8 +501,8 @@ def _as_float(name: str) -> Any:
     return method
 
 
-_OF_FLOAT = """add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos abs hash repr str
-format divmod rdivmod"""
+_OF_FLOAT = """add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos abs hash repr
+str format divmod rdivmod"""
 for _name in _OF_FLOAT.split():
     setattr(Ratio, f"__{_name}__", _as_float(f"__{_name}__"))
 

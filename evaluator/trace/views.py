@@ -120,6 +120,8 @@ class Array:
         return first.__index__() if type(first) is Size else first
 
     def is_contiguous(self, **_: Any) -> bool:
+        if any(type(s) is int and s == 0 for s in self.shape):
+            return True
         expected: Number = 1
         for size, stride in zip(reversed(self.shape), reversed(self._strides), strict=True):
             if known("==", size, 1):
@@ -167,14 +169,15 @@ class Array:
 
     @property
     def mT(self) -> Array:
-        if self.ndim < 2:
+        if self.ndim == 1:
             raise RuntimeError("mT wants at least 2 axes")
-        return self.transpose(-2, -1)
+        return self.transpose(-2, -1) if self.ndim else self
 
     def movedim(self, source: Any, destination: Any) -> Array:
         axes = list(range(self.ndim))
         a, b = self._axis(source), self._axis(destination)
-        axes.insert(b, axes.pop(a))
+        if axes:
+            axes.insert(b, axes.pop(a))
         return self.permute(axes)
 
     moveaxis = movedim
@@ -288,7 +291,7 @@ class Array:
         else:
             if not test(">", size, 0):
                 raise RuntimeError("split expects a positive size")
-            count = _bounded(-(-total // size), "split")
+            count = max(1, _bounded(-(-total // size), "split"))
             lengths = [size] * (count - 1) + [total - size * (count - 1)]
         out, start = [], 0
         for length in lengths:
@@ -297,7 +300,10 @@ class Array:
         return tuple(out)
 
     def chunk(self, chunks: Any, dim: Any = 0) -> tuple[Array, ...]:
-        return self.split(-(-self.shape[self._axis(dim)] // chunks), dim)
+        size = self.shape[self._axis(dim)]
+        if type(size) is int and size == 0:
+            return tuple(self.narrow(dim, 0, 0) for _ in range(_bounded(chunks, "chunk")))
+        return self.split(-(-size // chunks), dim)
 
     def expand(self, *wanted_sizes: Any) -> Array:
         sizes = _unpack(wanted_sizes)
@@ -306,23 +312,24 @@ class Array:
             raise RuntimeError(f"expand to {len(sizes)} axes from {self.ndim}")
         shape: list[Number] = []
         strides: list[Number] = []
-        for i, wanted in enumerate(sizes):
-            own = self.shape[i - extra] if i >= extra else 1
-            stride = self._strides[i - extra] if i >= extra else 0
-            keep = int_like(wanted) and type(wanted) is int and wanted == -1
-            if keep and i < extra:
-                raise RuntimeError("expand: -1 is not allowed for a new leading axis")
-            if keep or (i >= extra and known("==", own, wanted)):
+        for i in range(len(sizes) - 1, -1, -1):
+            wanted, new = sizes[i], i < extra
+            if not int_like(wanted):
+                raise TypeError(f"expand wants ints, not {type(wanted).__name__}")
+            # A new leading axis starts as one of size 1 with the stride it would have if it ran on.
+            own = 1 if new else self.shape[i - extra]
+            stride = (shape[0] * strides[0] if shape else 1) if new else self._strides[i - extra]
+            stride = stride if self.shape else 0
+            if type(wanted) is int and wanted == -1:
+                if new:
+                    raise RuntimeError("expand: -1 is not allowed for a new leading axis")
                 wanted = own
-            elif i >= extra and not test("==", own, 1):
-                if not test("==", own, wanted):
+            elif not known("==", own, wanted) and not test("==", own, wanted):
+                if not test("==", own, 1) or test("<", wanted, 0):
                     raise RuntimeError(f"expand: axis {i} has a size that is neither 1 nor the wanted one")
-            elif test("<", wanted, 0):
-                raise RuntimeError("expand: a negative size")
-            elif i < extra or not test("==", wanted, 1):
                 stride = 0
-            shape.append(wanted)
-            strides.append(stride)
+            shape.insert(0, wanted)
+            strides.insert(0, stride)
         return self._with(shape, strides)
 
     def expand_as(self, other: Array) -> Array:
