@@ -383,6 +383,10 @@ class _Scheduler:
         group.grid, group.rows, group.columns = _roles(axes)
         group.inner = Axis("0", q.shape[-1], "TD", label="depth")
         group.keys = Axis("j", k.shape[-1], "TN", label="keys")
+        assert group.columns is not None
+        wide = "TD" if ops.same(group.columns.extent, q.shape[-1]) else "TE"
+        columns = Axis("0", group.columns.extent, wide, label="cols")
+        axes[-1] = group.columns = columns
         node = self.made.make("attention", [new_scores, values], v.shape, v.dtype, v.name)
         group.scores, group.product = new_scores, node_product
         group.anchors.append(node)
