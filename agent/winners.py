@@ -46,6 +46,7 @@ class Won:
     plans: Sequence[LaunchPlan]
     kernels: Mapping[str, bytes]
     provenance: Mapping[str, Any]
+    general: bool = True  # its plans hold at every judged size
 
 
 def write(folder: Path, won: Won) -> Path:
@@ -137,6 +138,7 @@ def _entry(won: Won) -> dict[str, Any]:
     return {
         "chip": won.chip,
         "shape": won.task.sizes,
+        "general": won.general,
         "kind": won.measurement.kind,
         "us": won.measurement.us,
         "floor_us": won.measurement.floor_us,
@@ -180,8 +182,8 @@ def _plan_hash(plan: LaunchPlan) -> str:
     return sha256(plan.dumps().encode()).hexdigest()
 
 
-def _place(winner: Mapping[str, Any]) -> tuple[str, str]:
-    return winner["chip"], json.dumps(winner["shape"], sort_keys=True)
+def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool]:
+    return winner["chip"], json.dumps(winner["shape"], sort_keys=True), not winner["general"]
 
 
 def _decide(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> tuple[bool, str]:

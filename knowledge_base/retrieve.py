@@ -27,6 +27,12 @@ def by_keys(connection: Connection, keys: Sequence[str]) -> dict[str, Known]:
     return found
 
 
+def of_candidate(connection: Connection, task: str, digest: str, chip: str, evaluator: str) -> list[Known]:
+    """Every evaluation of a candidate for a task on a chip by one version of the evaluator, in order of recording."""
+    mine = (_T.c.key == task, _C.c.digest == digest, _E.c.chip == chip, _E.c.evaluator == evaluator)
+    return _known(connection, _joined().where(*mine).order_by(_E.c.id))
+
+
 def best(connection: Connection, task: str, chip: str | None, limit: int) -> list[Known]:
     """Correct evaluations of a task, fastest first (measured before modelled), ``limit`` candidates."""
     query = (

@@ -82,6 +82,7 @@ class Winner:
 
     evaluation: Evaluation
     measurement: Measurement
+    general: bool = True  # holds at every size
     guards: tuple[Any, ...] = ()
     folder: str = ""
 
@@ -220,7 +221,7 @@ class Store:
                     rows.attempt(connection, evaluation, task_id, evaluation_id, run, move, reused)
 
     def record_winner(self, run: str, winner: Winner) -> None:
-        """Stores (or replaces) the run's winner for the evaluation's task, chip and shape."""
+        """Stores (or replaces) the run's general or specialised winner for the evaluation's task, chip and shape."""
         from .tables import WinnerRow
 
         evaluation, measurement = winner.evaluation, winner.measurement
@@ -229,7 +230,9 @@ class Store:
             evaluation_id = rows.id_of(connection, "evaluations", evaluation.key)
             found = connection.execute(rows.by_id("evaluations", evaluation_id, "candidate_id", "task_id")).one()
             row = WinnerRow(
-                key=content_key("winner", run, evaluation.task, evaluation.chip, dict(evaluation.shape)),
+                key=content_key(
+                    "winner", run, evaluation.task, evaluation.chip, dict(evaluation.shape), winner.general
+                ),
                 run_id=run,
                 task_id=found.task_id,
                 candidate_id=found.candidate_id,
@@ -239,6 +242,7 @@ class Store:
                 kind=measurement.kind,
                 us=measurement.us,
                 floor_us=measurement.floor_us,
+                general=winner.general,
                 guards=plain(winner.guards),
                 folder=winner.folder,
                 created_at=rows.now(),
@@ -264,6 +268,14 @@ class Store:
 
         with self.database.read() as connection:
             return by_keys(connection, keys)
+
+    def of_candidate(self, task: str, digest: str, chip: str, shape: Mapping[str, int], evaluator: str) -> list[Known]:
+        """What is known of a candidate's configurations at a shape on a chip, by this version of the evaluator."""
+        from .retrieve import of_candidate
+
+        with self.database.read() as connection:
+            known = of_candidate(connection, task, digest, chip, evaluator)
+        return [k for k in known if dict(k.evaluation.shape) == dict(shape)]
 
     def best(self, task: str, chip: str, *, limit: int = 5) -> list[Known]:
         """The best correct evaluations of a task (identity), fastest first: on this chip, else on any.

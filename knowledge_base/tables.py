@@ -185,7 +185,10 @@ class AttemptRow(Table, table=True):
 
 
 class WinnerRow(Table, table=True):
-    """The best correct kernel a run found for a task at a shape on a chip.  ``folder`` lies under the run's folder."""
+    """The best correct kernel a run found for a task at a shape on a chip.  ``folder`` lies under the run's folder.
+
+    general: it holds at every size; beside it a specialised winner may be faster where its guards hold.
+    """
 
     __tablename__: ClassVar[str] = "winners"
     __table_args__ = (
@@ -204,6 +207,7 @@ class WinnerRow(Table, table=True):
     kind: str = Field(max_length=16)  # measured | modelled
     us: float
     floor_us: float
+    general: bool = True
     guards: list[Any] = _json(list)
     folder: str = Field(default="", max_length=255)
     promoted_at: str = Field(default="", max_length=32)

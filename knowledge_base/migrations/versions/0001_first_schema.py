@@ -240,6 +240,7 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("us", sa.Float(), nullable=False),
         sa.Column("floor_us", sa.Float(), nullable=False),
+        sa.Column("general", sa.Boolean(), nullable=False),
         sa.Column("guards", sa.JSON(), nullable=False),
         sa.Column("folder", sa.String(length=255), nullable=False),
         sa.Column("promoted_at", sa.String(length=32), nullable=False),

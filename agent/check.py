@@ -1,0 +1,277 @@
+"""``agent check`` and ``agent emulate``: one candidate file, looked at once, the answer printed and recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError, nearest
+
+from .console import console, emit, pairs, table
+from .machine import chip_for, cores, device_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from evaluator.judge import Judgement
+    from knowledge_base.records import Candidate, Verdict
+    from knowledge_base.snf.task import Task
+    from knowledge_base.store import Evaluation
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def read_source(file: str) -> str:
+    """The text of a candidate file.  Raises UserError where it can't be read."""
+    path = Path(file)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{file} has more than {MAX_FILE_BYTES >> 10} KiB", "A candidate is one short Python file.")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        beside = [str(p) for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        near = nearest(str(path), beside)
+        raise UserError(f"no file {file}", f"Nearest: {', '.join(near)}." if near else "Check the path.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8 text", "A candidate is a Python source file.") from None
+    except OSError as error:
+        raise UserError(f"can't read {file}: {error.strerror}", "Check the path and its permissions.") from None
+
+
+def check_axes(source: str, axes: Mapping[str, Any]) -> None:
+    """Raises UserError for an axis that the file does not have.  A file that breaks the contract is the judge's."""
+    from evaluator.trace import read_axes
+
+    known = read_axes(source)
+    if not isinstance(known, dict):
+        return
+    for name in axes:
+        if name not in known:
+            near = nearest(name, list(known)) or list(known)
+            says = f"It has {', '.join(near)}." if near else "It has no AXES."
+            raise UserError(f"--axes: the file has no axis {name!r}", says)
+
+
+def check(
+    file: str,
+    task_name: str,
+    shape: Mapping[str, int],
+    axes: Mapping[str, Any],
+    gpu: str | None,
+    device: str,
+    seed: int | None,
+    db: str | None,
+    as_json: bool,
+) -> int:
+    """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
+    from evaluator.judge import judge
+    from knowledge_base.records import Candidate
+    from knowledge_base.snf import task_named
+
+    device_for(device)
+    chip = chip_for(gpu)
+    source = read_source(file)
+    task = task_named(task_name, dict(shape))
+    check_axes(source, axes)
+    err = console(error=True)
+    with err.status("judging …") if err.is_terminal else _nothing() as status:
+
+        def progress(stage: str, share: float) -> None:
+            if status is not None:
+                status.update(f"{stage} {100 * share:.0f}%")
+
+        judgement = judge(source, task, chip, axes=axes, seed=seed, jobs=cores(), progress=progress)
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    noted = _record(task, candidate, _evaluation(candidate, task, axes, chip.name, judgement), db)
+    document = {
+        "task": task.name,
+        "identity": task.identity,
+        "shape": task.sizes,
+        "chip": chip.name,
+        "candidate": candidate.digest,
+        "configuration": dict(axes) or "default",
+        "verdict": judgement.verdict.model_dump(),
+        "correct": judgement.verdict.correct,
+        "judged": list(judgement.sizes),
+        "infeasible": list(judgement.infeasible),
+        "plans": [[str(g) for g in traced.plan.guards] for traced in judgement.plans],
+        "seed": judgement.seed,
+        "seconds": round(judgement.seconds, 3),
+        "recorded": noted == "",
+    }
+    if as_json:
+        emit(document)
+    else:
+        print_verdict(err, judgement.verdict)
+        plans = len(judgement.plans)
+        judged = f"judged at {len(judgement.sizes)} sizes, {plans} plan{'s' if plans != 1 else ''}"
+        err.print(f"{judged}, seed {judgement.seed}, {judgement.seconds:.1f} s", style="dim")
+    if noted:
+        print(noted, file=sys.stderr)
+    return EXIT_DONE if judgement.verdict.correct else EXIT_REJECTED
+
+
+def emulate(
+    file: str,
+    task_name: str,
+    shape: Mapping[str, int],
+    axes: Mapping[str, Any],
+    gpu: str | None,
+    seed: int | None,
+    as_json: bool,
+) -> int:
+    """Runs the file once at the task's sizes from its Tile IR; exit 0 if that gave results, 1 if it was stopped."""
+    import time
+
+    from evaluator.cases import Runner
+    from evaluator.compare import Failure, measure, summary
+    from evaluator.cover import dims
+    from evaluator.oracle import Oracle
+    from evaluator.trace import Request, trace
+    from knowledge_base.records import Verdict
+    from knowledge_base.snf import task_named
+
+    chip = chip_for(gpu)
+    source = read_source(file)
+    task = task_named(task_name, dict(shape))
+    check_axes(source, axes)
+    (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "general")], chip)
+    document: dict[str, Any] = {"task": task.name, "shape": task.sizes, "configuration": dict(axes) or "default"}
+    if isinstance(traced, Verdict):
+        return _stopped(traced, document, as_json)
+    with Oracle() as oracle:
+        expected = oracle.expect(task, task.sizes, "normal", seed or 0)
+    start = time.monotonic()
+    runner = Runner(task, [traced], source, start + EMULATE_SECONDS)
+    cases = runner.run(0, dims(task.sizes, chip), dict(task.sizes), "normal", expected, True, False)
+    seconds = time.monotonic() - start
+    if isinstance(cases, Verdict):
+        return _stopped(cases, document, as_json)
+    figures = {}
+    for case in cases:
+        errors = measure(case)
+        figures[case.output] = {"failure": errors.kind} if isinstance(errors, Failure) else summary(errors)
+    document |= {"outputs": figures, "seconds": round(seconds, 3), "launches": len(traced.plan.launches)}
+    if as_json:
+        emit(document)
+        return EXIT_DONE
+    err = console(error=True)
+    made = table(
+        [("output", "left", 12), ("elements", "right", 10), ("RMS error", "right", 12), ("÷ PyTorch's", "right", 11)]
+    )
+    for name, figure in figures.items():
+        made.add_row(name, *(_number(figure.get(key)) for key in ("elements", "rms", "rms_ratio")))
+    err.print(made)
+    err.print(f"{pairs(task.sizes)}, {document['launches']} launches, run twice in {seconds:.1f} s", style="dim")
+    return EXIT_DONE
+
+
+EMULATE_SECONDS = 120.0
+
+
+def print_verdict(err: Console, verdict: Verdict) -> None:
+    """A verdict for people: status, message, line, hint, findings, errors, evidence."""
+    from rich.markup import escape
+
+    style = "green" if verdict.correct else "red"
+    err.print(f"[{style}]{verdict.status.value}[/{style}] [dim]{escape(verdict.error_class)}[/dim]")
+    if verdict.message:
+        err.print(escape(verdict.message))
+    if verdict.line is not None:
+        err.print(f"line {verdict.line}: {escape(verdict.source)}")
+    if verdict.hint:
+        err.print(f"hint: {escape(verdict.hint)}")
+    for finding in verdict.findings[:5]:
+        where = f" in block {finding.block}" if finding.block else ""
+        err.print(escape(f"- {finding.kind}{where}: {finding.message}"), style="yellow")
+    if len(verdict.findings) > 5:
+        err.print(f"… and {len(verdict.findings) - 5} more findings", style="yellow")
+    if verdict.correct:
+        made = table(
+            [("inputs", "left", 12), ("output", "left", 8), ("elements", "right", 10), ("RMS ÷ PyTorch's", "right", 15)]
+        )
+        for distribution, outputs in verdict.numbers.items():
+            for name, figure in outputs.items():
+                made.add_row(distribution, name, _number(figure["elements"]), _number(figure["rms_ratio"]))
+        err.print(made)
+    for evidence in verdict.evidence[:4]:
+        unit = f", {evidence.mma}" if evidence.mma else ""
+        err.print(
+            f"{evidence.symbol} on {evidence.arch}: {evidence.registers} registers, {evidence.spill_bytes} B spilled, "
+            f"{evidence.shared_bytes} B shared{unit}{', TMA' if evidence.tma else ''}",
+            style="dim",
+        )
+
+
+def error_ratio(verdict: Verdict) -> float | None:
+    """The largest RMS error over PyTorch's own, over distributions and outputs; None where PyTorch is exact."""
+    ratios = [f["rms_ratio"] for outputs in verdict.numbers.values() for f in outputs.values()]
+    found = [r for r in ratios if isinstance(r, int | float)]
+    return max(found, default=None)
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _evaluation(
+    candidate: Candidate, task: Task, axes: Mapping[str, Any], chip: str, judgement: Judgement
+) -> Evaluation:
+    from evaluator.version import evaluator_version
+    from knowledge_base.store import Evaluation
+
+    configuration = dict(judgement.plans[0].axes) if judgement.plans else dict(axes)
+    return Evaluation(
+        task=candidate.task,
+        candidate=candidate.digest,
+        configuration=configuration,
+        chip=chip,
+        shape=task.sizes,
+        evaluator=evaluator_version(),
+        verdict=judgement.verdict,
+        evidence=judgement.verdict.evidence,
+        seed=judgement.seed,
+        seconds=judgement.seconds,
+    )
+
+
+def _record(task: Task, candidate: Candidate, evaluation: Evaluation, db: str | None) -> str:
+    """Stores the evaluation; where the default base can't be written, says so and the verdict stands."""
+    from knowledge_base.store import Store
+
+    try:
+        with Store.open(db) as store:
+            store.record_tasks([task])
+            store.record(candidate, [evaluation])
+    except EnvironmentLacks as error:
+        if db is not None:
+            raise
+        return f"not recorded: {error.what}"
+    return ""
+
+
+def _stopped(verdict: Verdict, document: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        emit(document | {"verdict": verdict.model_dump()})
+    else:
+        print_verdict(console(error=True), verdict)
+    return EXIT_REJECTED
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+class _nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Sequence[object]) -> None:
+        return None
