@@ -1,8 +1,9 @@
 """``reduce`` and ``scan``: an associative combine region over one axis of some tiles.
 
-The region's arguments are pairs (element, accumulator) per operand.  It runs vectorised, its scalars being whole tiles:
-a reduction combines neighbours in a tree of log2(n) levels, a scan doubles its reach each step.  Regions of one
-well-known operation go to torch's own reductions.
+The region's arguments are pairs per operand: what was combined so far, then what comes after it (scan's example in the
+Tile IR specification names them ``acc`` and ``elem``), so a function that does not commute sees its operands in order.
+The region runs vectorised, its scalars being whole tiles: a reduction combines neighbours in a tree of log2(n) levels, a
+scan doubles its reach each step.  Regions of one well-known operation go to torch's own reductions.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from .ops_shape import equal_lanes, tile_type
 
 
 class _Combine:
-    """The region as a function: (elements, accumulators) to new accumulators."""
+    """The region as a function of the earlier and the later part, one tile an operand each."""
 
     def __init__(self, op: ir.Op, body: Block):
         self.body = body
         self.steps = body.segments[0][0]
         self.outside = list(body.captures)
 
-    def __call__(self, frame: Frame, elements: list[Tensor], accumulators: list[Tensor]) -> list[Tensor]:
+    def __call__(self, frame: Frame, earlier: list[Tensor], later: list[Tensor]) -> list[Tensor]:
         env = frame.env
-        rank = elements[0].dim()
+        rank = earlier[0].dim()
         kept: list[tuple[int, Any]] = []
         for slot in self.outside:  # scalars from outside, one a lane, must not meet the elements' axes
             value = env[slot]
             if isinstance(value, Tensor) and value.dim() == 1 and value.shape[0] > 1:
                 kept.append((slot, value))
                 env[slot] = value.reshape(-1, *(1,) * (rank - 1))
-        for k, (element, accumulator) in enumerate(zip(elements, accumulators, strict=True)):
-            env[self.body.arguments[2 * k]] = element
-            env[self.body.arguments[2 * k + 1]] = accumulator
+        for k, (left, right) in enumerate(zip(earlier, later, strict=True)):
+            env[self.body.arguments[2 * k]] = left
+            env[self.body.arguments[2 * k + 1]] = right
         for step in self.steps:
             step(frame)
         out = [env[v] for v in self.body.operands]
         for slot, value in kept:
             env[slot] = value
-        shape = torch.broadcast_shapes(*(t.shape for t in elements))
+        shape = torch.broadcast_shapes(*(t.shape for t in earlier))
         return [t.expand(shape) if t.dim() == rank else t.reshape(-1, *(1,) * (rank - 1)).expand(shape) for t in out]
 
 
@@ -102,7 +103,7 @@ def bind_reduce(op: ir.Op, body: Block, module: ir.Module) -> Step:
             n = tiles[0].shape[-1]
             left = [t[..., 0 : n - n % 2 : 2] for t in tiles]
             right = [t[..., 1::2] for t in tiles]
-            joined = combine(frame, right, left)
+            joined = combine(frame, left, right)
             tiles = [torch.cat((j, t[..., -1:]), -1) if n % 2 else j for j, t in zip(joined, tiles, strict=True)]
         for slot, tile in zip(op.results, tiles, strict=True):
             env[slot] = tile[..., 0]
@@ -122,7 +123,7 @@ def bind_scan(op: ir.Op, body: Block, module: ir.Module) -> Step:
         while reach < n:
             later = [t[..., reach:] for t in tiles]
             earlier = [t[..., :-reach] for t in tiles]
-            joined = combine(frame, later, earlier)
+            joined = combine(frame, earlier, later)
             tiles = [torch.cat((t[..., :reach], j), -1) for t, j in zip(tiles, joined, strict=True)]
             reach *= 2
         if reverse:
