@@ -1,0 +1,258 @@
+"""The loop: a target becomes tasks, each task gets a proven kernel, the target made of them is judged, all is recorded.
+
+Tasks are worked on in order of their share of the target's modelled floor, several at once: searching waits for
+assemblers and judging is done by processes (:mod:`.judging`), so threads are enough here.  What one task needs is
+:mod:`.task_work`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowledge_base.chips import Chip
+from knowledge_base.errors import EXIT_INTERRUPTED, UserError
+from knowledge_base.snf.graph import Graph
+from knowledge_base.snf.task import Decomposition, Task
+from knowledge_base.store import RunRecord, Store
+
+from . import report
+from .doctor import NOTICE
+from .judging import Judges
+from .machine import cores
+from .proposers.base import Proposer
+from .proposers.choose import Choice
+from .rundir import RunFolder
+from .summary import RunSummary, TaskResult
+from .task_work import Context, TaskWork, operations
+
+if TYPE_CHECKING:
+    from .progress import Progress
+
+PLAN = "v2"  # fused; the naive plan is recorded beside it
+PLANS = ("v1", "v2")
+SEARCH_SECONDS = 12.0  # for the configurations of one candidate, unless the budget says otherwise
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for.  ``seed`` makes hidden inputs and judged sizes reproducible."""
+
+    target: str
+    shape: Mapping[str, int] = field(default_factory=dict)
+    proposer: str = "auto"
+    model: str | None = None
+    rounds: int = 2
+    budget_minutes: float | None = None
+    seed: int = 0
+    jobs: int = 0
+
+    def stored(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    run_id: str,
+    options: RunOptions,
+    graph: Graph,
+    chip: Chip,
+    choice: Choice,
+    store: Store,
+    folder: RunFolder,
+    progress: Progress,
+) -> RunSummary:
+    """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
+
+    The run must have been started (or resumed) in ``store``.  On KeyboardInterrupt it is left resumable.
+    """
+    from knowledge_base.snf import decompose
+
+    start = time.monotonic()
+    plans = {name: decompose(graph, name) for name in PLANS}
+    decomposition = plans[PLAN]
+    store.record_tasks(task for plan in plans.values() for task in plan.tasks)
+    _write_plans(folder, plans, chip)
+    jobs = options.jobs or cores()
+    stopping = threading.Event()
+    with ExitStack() as stack:
+        judges = stack.enter_context(Judges(jobs))
+        context = _context(run_id, options, chip, choice, store, folder, judges, progress, stopping, jobs)
+        works = _works(context, decomposition)
+        progress.begin([w.label for w in works])
+        try:
+            results = _work(works, jobs, stopping)
+            composed, note = _compose(context, decomposition, results)
+            status = "done" if all(r.correct for r in results) and composed.get("status") == "correct" else "incomplete"
+        except KeyboardInterrupt:
+            stopping.set()
+            summary = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
+            store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, summary)
+            folder.log("interrupted")
+            raise
+    summary = RunSummary(
+        id=run_id,
+        target=options.target,
+        chip=chip.name,
+        device="cpu",
+        proposer=choice.name,
+        why=choice.why,
+        status=status,
+        plan=PLAN,
+        plans={name: _plan_figures(plan, chip) for name, plan in plans.items()},
+        tasks=_with_shares(results),
+        composed=composed,
+        seconds=round(time.monotonic() - start, 3),
+        folder=str(folder.path),
+        notes=(note,) if note else (),
+    )
+    folder.write("report.md", report.markdown(summary, versions()))
+    store.finish_run(run_id, summary.status, summary.exit_code, summary.document())
+    folder.log(f"{summary.status} in {summary.seconds} s")
+    return summary
+
+
+def versions() -> dict[str, str]:
+    """What a run's results depend on, for its record and report."""
+    import platform
+
+    from evaluator.version import evaluator_version, packages
+
+    return {"evaluator": evaluator_version(), "python": platform.python_version(), **packages()}
+
+
+def label_tasks(tasks: Sequence[Task]) -> list[str]:
+    """A name for each task that people can tell apart: sizes are added where a name occurs twice."""
+    labels = []
+    for task in tasks:
+        same = [t for t in tasks if t.name == task.name]
+        differ = [d for d in task.sizes if len({t.sizes.get(d) for t in same}) > 1]
+        labels.append(" ".join([task.name, *(f"{d}={task.sizes[d]}" for d in differ)]))
+    return labels
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _context(
+    run_id: str,
+    options: RunOptions,
+    chip: Chip,
+    choice: Choice,
+    store: Store,
+    folder: RunFolder,
+    judges: Judges,
+    progress: Progress,
+    stopping: threading.Event,
+    jobs: int,
+) -> Context:
+    from evaluator.version import evaluator_version
+
+    minutes = options.budget_minutes
+    return Context(
+        run=run_id,
+        store=store,
+        folder=folder,
+        judges=judges,
+        proposer=make_proposer(choice, folder.path, progress, stopping),
+        chip=chip,
+        evaluator=evaluator_version(),
+        seed=options.seed,
+        rounds=options.rounds,
+        jobs=jobs,
+        search_seconds=SEARCH_SECONDS,
+        progress=progress,
+        deadline=None if minutes is None else time.monotonic() + 60 * minutes,
+        stopping=stopping,
+    )
+
+
+def make_proposer(choice: Choice, folder: Path, progress: Progress, stopping: threading.Event) -> Proposer:
+    """The proposer that was chosen."""
+    if choice.name == "manual":
+        from .proposers.manual import Manual
+
+        return Manual(folder / "prompts", progress.say, stopping.is_set)
+    from .proposers.synthesizer import Synthesizer
+
+    return Synthesizer()
+
+
+def _works(context: Context, decomposition: Decomposition) -> list[TaskWork]:
+    """The distinct tasks, the largest share of the target's modelled floor first."""
+    tasks = decomposition.tasks
+    calls = [
+        sum(1 for c in decomposition.calls if c.task.identity == t.identity and c.task.graph.dims == t.graph.dims)
+        for t in tasks
+    ]
+    floors = [_floor(task, context.chip) * count for task, count in zip(tasks, calls, strict=True)]
+    works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, strict=True)]
+    for work in works:
+        context.folder.write(f"prompts/{work.label.replace(' ', '-')}.snf", _snf(work.task))
+    order = sorted(range(len(works)), key=lambda i: -floors[i])
+    return [works[i] for i in order]
+
+
+def _work(works: list[TaskWork], jobs: int, stopping: threading.Event) -> list[TaskResult]:
+    """Every task's result, in the order of ``works``.  The first defect or user error of one ends the others."""
+    pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="task")
+    futures: list[Future[TaskResult]] = [pool.submit(work.run) for work in works]
+    try:
+        waiting = set(futures)
+        while waiting:
+            done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()  # raises what the task raised
+    except BaseException:
+        stopping.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+    return [future.result() for future in futures]
+
+
+def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:
+    total = sum(r.us * r.calls for r in results if r.us is not None)
+    return tuple(replace(r, share=r.us * r.calls / total) if r.us is not None and total > 0 else r for r in results)
+
+
+def _floor(task: Task, chip: Chip) -> float:
+    from evaluator.model import floor_us
+
+    return floor_us(task, task.sizes, chip)
+
+
+def _snf(task: Task) -> str:
+    from knowledge_base.snf.printer import show
+
+    return f"# {task.name} {task.identity}\n{show(task.graph)}"
+
+
+def _plan_figures(plan: Decomposition, chip: Chip) -> dict[str, float]:
+    floor = sum(_floor(call.task, chip) for call in plan.calls)
+    return {"tasks": len(plan.tasks), "calls": len(plan.calls), "floor_us": round(floor, 3)}
+
+
+def _write_plans(folder: RunFolder, plans: Mapping[str, Decomposition], chip: Chip) -> None:
+    import json
+
+    for name, plan in plans.items():
+        calls = [
+            {
+                "task": call.task.name,
+                "identity": call.task.identity,
+                "ops": operations(call.task),
+                "sizes": call.task.sizes,
+                "arguments": call.arguments,
+                "results": call.results,
+                "floor_us": round(_floor(call.task, chip), 3),
+            }
+            for call in plan.calls
+        ]
+        folder.write(f"plans/{name}.json", json.dumps({**_plan_figures(plan, chip), "calls": calls}, indent=1) + "\n")

@@ -1,0 +1,155 @@
+"""``agent run``: from what was typed to a run under way, and from its summary to what is printed."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from knowledge_base.errors import EXIT_INTERRUPTED, UserError
+
+from .console import console, emit
+from .doctor import NOTICE
+from .machine import chip_for, device_for
+from .progress import Bars, Lines, Progress
+from .proposers.choose import choose
+from .rundir import RunFolder, new_id
+
+
+def run(
+    *,
+    target: str,
+    shape: dict[str, int],
+    gpu: str | None,
+    device: str,
+    proposer: str,
+    model: str | None,
+    rounds: int,
+    budget_minutes: float | None,
+    db: str | None,
+    resume: str | None,
+    seed: int | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
+    from knowledge_base.store import Store
+
+    from . import run as loop
+    from .report import final_table
+
+    if not target and not resume:
+        raise UserError(
+            "--target is missing", "For example: agent run --target gpt2-block. `agent targets` lists them."
+        )
+    if resume and (target or shape):
+        raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
+    where = device_for(device)
+    _toolchain()
+    asked = loop.RunOptions(
+        target=target,
+        shape=shape,
+        proposer=proposer,
+        model=model,
+        rounds=rounds,
+        budget_minutes=budget_minutes,
+        seed=secrets.randbits(31) if seed is None else seed,
+        jobs=jobs,
+    )
+    err = console(error=True)
+    with Store.open(db) as store:
+        begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
+        run_id, asked, chip, graph, folder = begun
+        choice = choose(asked.proposer, asked.model)
+        progress, shown = _progress(err)
+        try:
+            with shown:
+                progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
+                progress.say(f"kernels by the {choice.name}: {choice.why}")
+                if choice.name != "synthesizer":
+                    progress.say(NOTICE)
+                summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress)
+        except KeyboardInterrupt:
+            err.print(
+                f"\ninterrupted; nothing is lost. Go on with:\n  agent run --resume {run_id}"
+                + (f" --db {db}" if db else "")
+            )
+            if as_json:
+                emit({"id": run_id, "status": "interrupted", "exit_code": EXIT_INTERRUPTED})
+            return EXIT_INTERRUPTED
+        except Exception as error:
+            store.finish_run(run_id, "failed", getattr(error, "exit_code", 1), {"why": str(error)})
+            folder.log(f"failed: {error}")
+            raise
+        finally:
+            folder.close()
+    if as_json:
+        emit(summary.document())
+    final_table(summary, err)
+    return summary.exit_code
+
+
+Begun = tuple[str, Any, Any, Any, RunFolder]
+
+
+def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
+    """A new run: everything that can be wrong is found before anything is stored."""
+    from knowledge_base.snf import load_target
+    from knowledge_base.snf.printer import show
+    from knowledge_base.store import RunRecord
+
+    from .run import versions
+
+    chip = chip_for(gpu)
+    choice = choose(asked.proposer, asked.model)
+    graph = load_target(asked.target, dict(asked.shape))
+    run_id = new_id(asked.target)
+    folder = RunFolder(run_id)
+    folder.write("target.snf", show(graph))
+    record = RunRecord(
+        id=run_id,
+        target=asked.target,
+        chip=chip.name,
+        device=device,
+        proposer=choice.name,
+        status="running",
+        options=asked.stored(),
+        versions=versions(),
+    )
+    store.start_run(record)
+    folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
+    return run_id, asked, chip, graph, folder
+
+
+def _resume(store: Any, run_id: str, asked: Any) -> Begun:
+    """A run that stopped: its target as it was, its options; rounds, budget and jobs as they are asked for now."""
+    from dataclasses import replace
+
+    from knowledge_base.snf import parse
+
+    from .promote import find_run
+    from .run import RunOptions
+
+    path = find_run(run_id)
+    folder = RunFolder(path.name)
+    record = store.resume_run(path.name)
+    options = RunOptions(**record.options)
+    options = replace(options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs)
+    graph = parse((path / "target.snf").read_text(encoding="utf-8"), record.target)
+    folder.log("resumed")
+    return path.name, options, chip_for(record.chip), graph, folder
+
+
+def _toolchain() -> None:
+    """Raises EnvironmentLacks where kernels could be neither compiled nor read, before any work."""
+    from evaluator import toolchain
+
+    for name in ("tileiras", "tileirdisasm"):
+        toolchain.find(name)
+
+
+def _progress(err: Any) -> tuple[Progress, AbstractContextManager[Any]]:
+    if err.is_terminal:
+        bars = Bars(err)
+        return bars, bars
+    return Lines(), nullcontext()

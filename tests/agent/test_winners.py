@@ -1,0 +1,160 @@
+"""Winners on disk: a traced kernel written, read, promoted; and who replaces whom."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from agent import winners
+from agent.proposers.synthesizer import synthesize
+from agent.winners import MANIFEST, Won, merge, read, write
+from evaluator.trace import Request, Traced, trace
+from kernels_generated.runtime.plan import loads
+from knowledge_base.chips import chip
+from knowledge_base.errors import EnvironmentLacks, UserError
+from knowledge_base.records import Measurement, Stage, Status, Verdict
+from knowledge_base.snf.everyday import everyday
+
+CHIP = chip("rtx5070")
+
+
+@pytest.fixture(scope="module")
+def won() -> Won:
+    """A winner made of a real candidate and its real plan."""
+    task = everyday("layernorm", M=64, N=32)
+    candidate = synthesize(task, CHIP)[0]
+    (traced,) = trace(candidate.source, task, [Request(task.sizes)], CHIP)
+    assert isinstance(traced, Traced)
+    return Won(
+        task=task,
+        candidate=candidate,
+        configuration=dict(traced.axes),
+        chip="rtx5070",
+        measurement=modelled(5.0),
+        verdict=Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers={"normal": {"y": {"rms_ratio": 0.5}}}),
+        plans=[traced.plan],
+        kernels=traced.kernels,
+        provenance={"run": "r1"},
+    )
+
+
+def modelled(us: float) -> Measurement:
+    return Measurement(kind="modelled", chip="rtx5070", us=us, floor_us=1.0)
+
+
+def measured(us: float) -> Measurement:
+    return Measurement(kind="measured", chip="rtx5070", us=us, floor_us=1.0, samples=(us,))
+
+
+def times(folder: Path) -> list[tuple[str, str, float]]:
+    return [(w["chip"], w["kind"], w["us"]) for w in read(folder)["winners"]]
+
+
+def test_a_winner_is_complete_on_disk(won: Won, tmp_path: Path) -> None:
+    folder = write(tmp_path, won)
+    assert folder == tmp_path / "layernorm"
+    (entry,) = read(folder)["winners"]
+    assert (folder / entry["source"]).read_text() == won.candidate.source
+    for plan in entry["plans"]:
+        stored = loads((folder / plan["file"]).read_text())
+        assert stored == won.plans[0]
+        for kernel in stored.kernels:
+            assert sha256((folder / "bytecode" / f"{kernel}.tileir").read_bytes()).hexdigest() == kernel
+    assert entry["configuration"] == dict(won.configuration)
+    assert entry["verdict"]["status"] == "correct"
+    assert entry["provenance"] == {"run": "r1"}
+    assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]  # nothing half-written beside it
+
+
+def test_the_manifest_alone_gives_the_task_back(won: Won, tmp_path: Path) -> None:
+    from knowledge_base.snf import parse
+
+    task = read(write(tmp_path, won))["task"]
+    assert parse(task["snf"], "layernorm") == won.task.graph
+    assert task["identity"] == won.task.identity
+    assert [a["name"] for a in task["inputs"]] == ["x", "weight", "bias"]
+
+
+def test_winners_at_other_shapes_and_specialised_ones_stand_beside_it(won: Won, tmp_path: Path) -> None:
+    write(tmp_path, won)
+    write(tmp_path, replace(won, task=won.task.at(M=128)))
+    write(tmp_path, replace(won, general=False))
+    folder = write(tmp_path, replace(won, measurement=modelled(4.0)))
+    found = [(w["shape"]["M"], w["general"], w["us"]) for w in read(folder)["winners"]]
+    assert found == [(128, True, 5.0), (64, True, 4.0), (64, False, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("present", "new", "stays"),
+    [
+        (modelled(5.0), modelled(4.0), False),
+        (modelled(5.0), modelled(6.0), True),
+        (modelled(5.0), measured(9.0), False),
+        (measured(9.0), modelled(1.0), True),  # never: a model is no measurement
+        (measured(9.0), measured(8.0), False),
+        (measured(9.0), measured(9.5), True),
+    ],
+)
+def test_who_replaces_whom(won: Won, tmp_path: Path, present: Measurement, new: Measurement, stays: bool) -> None:
+    other = replace(won, candidate=won.candidate.model_copy(update={"source": won.candidate.source + "\n# other\n"}))
+    package = tmp_path / "kernels_generated" / "layernorm"
+    merge(write(tmp_path / "a", replace(won, measurement=present)), package)
+    (said,) = merge(write(tmp_path / "b", replace(other, measurement=new)), package)
+    expected = present if stays else new
+    assert times(package) == [("rtx5070", expected.kind, expected.us)]
+    assert ("kept" in said) is stays
+    (entry,) = read(package)["winners"]
+    sources = [p.name for p in package.glob("*.py")]
+    assert sources == [entry["source"]]  # what is no longer named is gone
+
+
+def test_promotion_adds_chips_and_keeps_files_that_are_not_ours(won: Won, tmp_path: Path) -> None:
+    package = tmp_path / "layernorm"
+    merge(write(tmp_path / "a", won), package)
+    (package / "__init__.py").write_text("# mine\n")
+    merge(write(tmp_path / "b", replace(won, chip="h200")), package)
+    assert [c for c, _, _ in times(package)] == ["h200", "rtx5070"]
+    assert (package / "__init__.py").read_text() == "# mine\n"
+
+
+def test_another_task_of_the_same_name_is_refused(won: Won, tmp_path: Path) -> None:
+    package = tmp_path / "layernorm"
+    merge(write(tmp_path / "a", won), package)
+    other = replace(won, task=replace(won.task, identity="0" * 64))
+    with pytest.raises(UserError, match="another task"):
+        merge(write(tmp_path / "b", other), package)
+    assert len(times(package)) == 1
+
+
+def test_a_failure_while_writing_leaves_what_was_there(
+    won: Won, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path, won)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    missing = replace(won, measurement=modelled(1.0), kernels={})
+    with pytest.raises(KeyError):
+        write(tmp_path, missing)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]
+
+
+def test_a_damaged_manifest_and_an_unwritable_place_are_said(won: Won, tmp_path: Path) -> None:
+    folder = write(tmp_path, won)
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        read(folder)
+    (folder / MANIFEST).write_text(json.dumps({"version": 99}))
+    with pytest.raises(UserError, match="version 99"):
+        read(folder)
+    with pytest.raises(UserError, match="no manifest"):
+        read(tmp_path)
+    with pytest.raises(EnvironmentLacks, match="can't write"):
+        write(Path("/proc/nowhere"), won)
+
+
+def test_guards_read_as_people_write_them(won: Won) -> None:
+    assert all(isinstance(g, str) for g in winners.guards(won.plans[0]))
