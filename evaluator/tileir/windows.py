@@ -85,7 +85,7 @@ def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
         code = np.zeros(lanes, dtype=np.int64)
         for k in axes:
             code = code * len(distinct[k]) + inverses[k]
-        if np.array_equal(code, identity):
+        if np.array_equal(code, identity) and lanes == math.prod(len(distinct[k]) for k in axes):
             best = Lattice(tuple(distinct), axes, None)
             break
         best = best or Lattice(tuple(distinct), axes, code)
