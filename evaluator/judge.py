@@ -10,7 +10,8 @@ emulator, on inputs that are drawn afresh for every judgement.  A case is one si
 2. every case on the emulator: outputs, workspaces and undetermined padding hold one finite poison, and for half of the
    cases another one in turn; equal results, inputs unchanged, no finding of the sanitizer
 3. every element against the fp64 reference, in pools, by the yardstick's own error
-4. meanwhile the assembler compiles the kernels for the chip: a refusal rejects, evidence is attached
+4. once normal inputs have passed, the assembler compiles the kernels for the chip meanwhile: a refusal rejects, evidence
+   is attached
 
 A failure is a Verdict with class, hint and the candidate's line.  What runs where is decided in :mod:`.cover`, how one
 case runs in :mod:`.cases`.
@@ -135,9 +136,7 @@ class _Judging:
         except _Rejected as rejected:
             verdict = rejected.verdict
         finally:
-            for future in self.compiling:
-                future.cancel()
-            self.pool.shutdown(wait=True)
+            self.pool.shutdown(wait=False, cancel_futures=True)
         plans = tuple(self.covered.plans) if self.covered is not None else ()
         infeasible = tuple(at for at, _ in self.covered.infeasible) if self.covered is not None else ()
         return Judgement(self.finish(verdict), plans, self.sizes, infeasible)
@@ -165,7 +164,6 @@ class _Judging:
         first = trace(self.source, self.task, [Request(self.task.sizes, self.axes, "general")], self.chip)[0]
         if isinstance(first, Verdict):
             raise _Rejected(first)
-        self.compile([first])
         chosen = judged_sizes(self.task, [first.plan], first.axes, self.seed)
         if not self.thorough:
             chosen = chosen[:2]
@@ -176,7 +174,6 @@ class _Judging:
             raise _Rejected(covered.infeasible[0][1])
         self.covered = covered
         self.sizes = tuple(at for at, _ in covered.chosen)
-        self.compile(covered.plans)
         different = confirm(self.source, self.task, self.chip, self.axes, covered)
         if different is not None:
             raise _Rejected(different)
@@ -211,6 +208,8 @@ class _Judging:
         for i, name in enumerate(names):
             self.progress("emulate", i / len(names))
             self.distribution(name, i, runner, plan_of)
+            if i == 0:  # not before: most candidates are wrong, and wrong on normal inputs
+                self.compile(self.covered.plans)
 
     def distribution(self, name: str, number: int, runner: Runner, plan_of: Mapping[Any, int]) -> None:
         """Runs one distribution's cases and judges its pools.  Raises _Rejected."""

@@ -1,0 +1,287 @@
+"""Kernels that are wrong in one place, each rejected with the status, class and line that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from evaluator.judge import Judgement, judge
+from evaluator.oracle import Oracle
+from knowledge_base.chips import chip
+from knowledge_base.snf.everyday import everyday
+
+KERNELS = Path(__file__).parent / "kernels"
+SIZES: dict[str, dict[str, int]] = {
+    "linear": {"M": 128, "N": 96, "K": 512},
+    "attention_qkv": {"B": 1, "H": 2, "T": 96, "D": 64},
+    "gelu": {"M": 128, "N": 200},
+    "add": {"M": 128, "N": 200},
+    "softmax": {"M": 96, "N": 200},
+    "layernorm": {"M": 96, "N": 200},
+    "embedding": {"B": 2, "T": 32, "V": 100, "P": 64, "C": 96},
+}
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    with Oracle() as started:
+        yield started
+
+
+def source(name: str) -> str:
+    return (KERNELS / f"{name}.py").read_text()
+
+
+def judged(oracle: Oracle, task: str, text: str, seed: int = 11) -> Judgement:
+    return judge(text, everyday(task, **SIZES[task]), chip("rtx5070"), oracle=oracle, seed=seed)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An honest kernel with some lines replaced, and what the judge must say of it."""
+
+    task: str
+    changes: tuple[tuple[str, str], ...]
+    status: str
+    error_class: str
+    line: str = ""  # text of the line the verdict points at, where it can know
+    kernel: str = ""
+
+    def text(self) -> str:
+        out = source(self.kernel or self.task)
+        for old, new in self.changes:
+            assert old in out, old
+            out = out.replace(old, new)
+        return out
+
+
+BIAS = "    acc = acc + bias.astype(ct.float32)[None, :]\n"
+WRONG = {
+    "the bias is missing": Wrong("linear", ((BIAS, ""),), "wrong", "bias-missing"),
+    "the bias is added twice": Wrong("linear", ((BIAS, BIAS + BIAS),), "wrong", "bias-missing"),
+    "rows of the tail are skipped": Wrong(
+        "linear", (("(ct.cdiv(x.shape[0], TM)", "(max(1, x.shape[0] // TM)"),), "unsafe", "output-not-written"
+    ),
+    "the tail of K is skipped": Wrong(
+        "linear", (("ct.cdiv(x.shape[1], TK)", "x.shape[1] // TK"),), "wrong", "wrong-numbers"
+    ),
+    "sums are kept in bf16": Wrong(
+        "linear",
+        (
+            ("ct.full((TM, TN), 0.0, ct.float32)", "ct.full((TM, TN), 0.0, ct.bfloat16)"),
+            (
+                "acc = ct.mma(left, ct.transpose(right), acc)",
+                "acc = ct.mma(left, ct.transpose(right), acc.astype(ct.float32)).astype(ct.bfloat16)",
+            ),
+            ("    acc = acc + bias", "    acc = acc.astype(ct.float32) + bias"),
+        ),
+        "wrong",
+        "narrow-accumulator",
+    ),
+    "padding of K is undetermined": Wrong(
+        "linear",
+        (
+            (
+                "left = ct.load(x, (i, k), (TM, TK), padding_mode=ct.PaddingMode.ZERO)",
+                "left = ct.load(x, (i, k), (TM, TK))",
+            ),
+            ("(TN, TK), padding_mode=ct.PaddingMode.ZERO)", "(TN, TK))"),
+        ),
+        "unsafe",
+        "undetermined-padding",
+        line="left = ct.load(x, (i, k), (TM, TK))",
+    ),
+    "the output is the transpose's": Wrong(
+        "linear", (("ct.store(y, (i, j)", "ct.store(y, (j, i)"),), "unsafe", "output-not-written"
+    ),
+    "the causal mask lets the next key in": Wrong(
+        "attention_qkv",
+        (("keys <= at", "keys <= at + 1"), ("(block + 1) * TQ", "(block + 1) * TQ + 1")),
+        "wrong",
+        "causal-mask",
+        kernel="attention",
+    ),
+    "the causal mask hides the query's own key": Wrong(
+        "attention_qkv", (("keys <= at", "keys < at"),), "wrong", "", kernel="attention"
+    ),
+    "the scale is forgotten": Wrong(
+        "attention_qkv", (("1 / math.sqrt(width)", "1.0"),), "wrong", "", kernel="attention"
+    ),
+    "the old sum is not rescaled": Wrong("attention_qkv", (("total * old", "total"),), "wrong", "", kernel="attention"),
+    "padding gets into a sum": Wrong(
+        "layernorm",
+        (
+            (
+                "total = total + ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO)",
+                "total = total + ct.load(x, (row, j), (1, TN))",
+            ),
+        ),
+        "unsafe",
+        "undetermined-padding",
+        line="total = total + ct.load(x, (row, j), (1, TN)).astype(ct.float32)",
+    ),
+    "the mean is over the padded width": Wrong(
+        "layernorm", (("keepdims=True) / n\n", "keepdims=True) / (ct.cdiv(n, TN) * TN)\n"),), "wrong", ""
+    ),
+    "the variance is the mean square less the squared mean": Wrong(
+        "layernorm",
+        (
+            (
+                "part = ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32) - mean\n        inside",
+                "part = ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.bfloat16)\n        inside",
+            ),
+            ("ct.where(inside, part * part, 0.0)", "ct.where(inside, (part * part).astype(ct.float32), 0.0)"),
+            ("keepdims=True) / n + 1e-5", "keepdims=True) / n - mean * mean + 1e-5"),
+        ),
+        "wrong",
+        "",
+    ),
+    "eps is left out": Wrong("layernorm", ((" + 1e-5", ""),), "wrong", "nan-made"),
+    "the workspace is read before anybody wrote it": Wrong(
+        "softmax", (("    ct.launch(stream, (x.shape[0],), maxima, (x, top, TN))\n", ""),), "unsafe", "uninitialised"
+    ),
+    "the workspace is written in part": Wrong(
+        "softmax", (("(x.shape[0],), maxima", "(ct.cdiv(x.shape[0], 2),), maxima"),), "unsafe", "uninitialised"
+    ),
+    "two blocks add to one sum without atomics": Wrong(
+        "softmax",
+        (
+            ("row = ct.bid(0)\n    best = ct.full", "row = ct.bid(0) // 2\n    best = ct.full"),
+            ("(x.shape[0],), maxima", "(2 * x.shape[0],), maxima"),
+        ),
+        "unsafe",
+        "race",
+        line="ct.store(top, (row,), ct.max(best, axis=1))",
+    ),
+    "a block reads what another writes": Wrong(
+        "softmax",
+        (
+            (
+                "best = ct.load(top, (row,), (1,))[:, None]\n    total",
+                "best = ct.load(top, (row,), (1,))[:, None]\n    ct.store(top, (0,), ct.full((1,), 0.0, ct.float32))\n    total",
+            ),
+        ),
+        "unsafe",
+        "race",
+    ),
+    "an input is used as scratch": Wrong(
+        "gelu",
+        (("    ct.store(y", "    ct.store(x, (i, j), t.astype(x.dtype) * 2.0)\n    ct.store(y"),),
+        "unsafe",
+        "input-modified",
+    ),
+    "a NaN is swallowed by a maximum": Wrong(
+        "add", (("(left + right)", "ct.maximum(left + right, -1e38)"),), "wrong", "nan-swallowed"
+    ),
+    "it is wrong above a threshold only": Wrong(
+        "gelu",
+        (("inner = 0.7978845608028654 *", "inner = ct.where(x.shape[0] > 100, 0.9, 0.7978845608028654) *"),),
+        "wrong",
+        "",
+    ),
+    "it is wrong in a single element": Wrong(
+        "add",
+        (
+            (
+                "    ct.store(y",
+                "    hit = (ct.arange(TM, dtype=ct.int32)[:, None] == 3) & (ct.arange(TN, dtype=ct.int32)[None, :] == 5)\n"
+                "    left = ct.where(hit & (i == 0) & (j == 0), left + 0.5, left)\n    ct.store(y",
+            ),
+        ),
+        "wrong",
+        "",
+    ),
+    "a row is gathered from past the table": Wrong(
+        "embedding",
+        (
+            (
+                "word = ct.gather(wte, (token, columns))",
+                "word = ct.gather(wte, (token + 1, columns), check_bounds=False)",
+            ),
+        ),
+        "unsafe",
+        "out-of-bounds",
+        line="word = ct.gather(wte, (token + 1, columns), check_bounds=False).astype(ct.float32)",
+    ),
+    "a result is scattered past the output": Wrong(
+        "embedding",
+        (
+            (
+                "ct.scatter(y, (b, t, columns), (word + place).astype(y.dtype))",
+                "ct.scatter(y, (b, t, columns), (word + place).astype(y.dtype), check_bounds=False)",
+            ),
+        ),
+        "unsafe",
+        "",
+    ),
+    "positions are off by one": Wrong("embedding", (("ct.gather(wpe, (t,", "ct.gather(wpe, (t + 1,"),), "wrong", ""),
+    "a loop never ends": Wrong(
+        "gelu",
+        (("    ct.store(y", "    k = 0\n    while k < 1:\n        k = k * i\n    t = t + k\n    ct.store(y"),),
+        "timeout",
+        "endless-loop",
+    ),
+    "the output is read before it is written": Wrong(
+        "add",
+        (
+            (
+                "(left + right)",
+                "(left + right + 0.0 * ct.load(y, (i, j), (TM, TN)).astype(ct.float32) + ct.load(y, (i, j), (TM, TN)).astype(ct.float32))",
+            ),
+        ),
+        "unsafe",
+        "output-read",
+    ),
+    "two arguments are one workspace": Wrong(
+        "softmax",
+        (("(x, top, y, TN)", "(x, top, top, y, TN)"), ("def rows(x, top, y, TN", "def rows(x, top, also, y, TN")),
+        "unsafe",
+        "",
+    ),
+    "nothing is written": Wrong("gelu", (("    ct.store(y, (i, j), ", "    t = ("),), "unsafe", "output-not-written"),
+    "a tile is no power of two": Wrong(
+        "gelu", (('"TN": [64]', '"TN": [48]'), ("TN=64", "TN=48")), "build-error", "tile-not-power-of-two"
+    ),
+    "launch computes with torch": Wrong(
+        "gelu", (("    ct.launch(", "    x = x * 2\n    ct.launch("),), "invalid", "torch-compute"
+    ),
+    "launch does another thing the second time": Wrong(
+        "gelu",
+        (
+            ("def launch", "CALLS = []\n\n\ndef launch"),
+            ("    ct.launch(", "    CALLS.append(1)\n    TM = 32 if len(CALLS) == 1 else 16\n    ct.launch("),
+        ),
+        "invalid",
+        "launch-changes",
+    ),
+    "launch behaves for symbolic sizes only": Wrong(
+        "gelu",
+        (("    ct.launch(", "    TM = 16 if type(x.shape[0]).__name__ == 'int' else 32\n    ct.launch("),),
+        "invalid",
+        "launch-changes",
+    ),
+    "launch refuses the task's own sizes": Wrong(
+        "gelu",
+        (("    ct.launch(", "    if x.shape[0] == 128:\n        raise ValueError('not this one')\n    ct.launch("),),
+        "infeasible",
+        "infeasible",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluator.cases.LAUNCH_SECONDS", 1.5)
+    wrong = WRONG[name]
+    verdict = judged(oracle, wrong.task, wrong.text()).verdict
+    told = f"{verdict.status} {verdict.error_class}: {verdict.message}"
+    assert verdict.status == wrong.status, told
+    if wrong.error_class:
+        assert verdict.error_class == wrong.error_class, told
+    if wrong.line:
+        assert verdict.source == wrong.line, told
+    assert verdict.message
+    assert verdict.hint, told
