@@ -7,18 +7,22 @@ those of the GPT-2 block (B=8, T=1024, C=768, H=12) in bf16; ``task.at(M=…)`` 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from kernels_generated.runtime.expr import Expr, substitute
 from knowledge_base.errors import UserError, nearest
 
 from .builder import Builder, Value
-from .task import Task
+from .graph import FLOATS, Graph, Tensor
+from .normal import Normal, normal_form
+from .task import Task, constraints
 
 # Head widths that attention kernels are made for: powers of two that tiles take directly, and 80 (GPT-2's cousins).
 HEAD_WIDTHS = (16, 32, 64, 80, 128)
 
 _SAMPLES = {"M": 8192, "N": 768, "K": 768, "B": 8, "T": 1024, "H": 12, "D": 64, "V": 50257, "P": 1024, "C": 768}
+_WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}}
 
 
 def _rows(op: str) -> Callable[[Builder], Value]:
@@ -99,37 +103,84 @@ def description(name: str) -> str:
     return _BUILDERS[name][0]
 
 
-def everyday(name: str, **sizes: int) -> Task:
+def everyday(name: str, dtype: str = "bf16", precision: str = "ieee", **sizes: int) -> Task:
     """The everyday task ``name`` (``linear-gelu`` is ``linear_gelu``) at the sample sizes, changed by ``sizes``.
 
-    Raises UserError for an unknown name or dimension.
+    dtype: of all floating-point arguments.  Raises UserError for an unknown name, dtype or dimension.
     """
-    known = name.replace("-", "_")
-    if known not in _BUILDERS:
+    key = name.replace("-", "_")
+    if key not in _BUILDERS:
         near = nearest(name, NAMES)
         raise UserError(
             f"there is no everyday task {name!r}",
             f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(NAMES)}",
         )
-    task = _made(known)
+    if dtype not in FLOATS:
+        raise UserError(f"there is no everyday task in {dtype}", f"dtypes are {', '.join(FLOATS)}")
+    task, _ = _made(key, dtype, precision)
     wrong = sorted(set(sizes) - set(task.sizes))
     if wrong:
-        raise UserError(f"{known} has no dimension {wrong[0]!r}", f"it has {', '.join(task.sizes)}")
+        raise UserError(f"{key} has no dimension {wrong[0]!r}", f"it has {', '.join(task.sizes)}")
     return task.at(**sizes) if sizes else task
 
 
+def known(identity: str, dtypes: frozenset[str], precision: str) -> tuple[Task, Normal] | None:
+    """The everyday task with this identity and its own normal form, if there is one for inputs of these dtypes."""
+    floats = dtypes & set(FLOATS)
+    if len(floats) != 1:
+        return None
+    return _by_identity(next(iter(floats)), precision).get(identity)
+
+
 @functools.cache
-def _made(name: str) -> Task:
-    builder = Builder()
+def _by_identity(dtype: str, precision: str) -> dict[str, tuple[Task, Normal]]:
+    return {made[0].identity: made for made in (_made(name, dtype, precision) for name in NAMES)}
+
+
+@functools.cache
+def _made(name: str, dtype: str, precision: str) -> tuple[Task, Normal]:
+    """The task in normal form, under the names that its builder gives to arguments and dimensions."""
+    builder = _Everyday(dtype)
     result = _BUILDERS[name][1](builder)
-    samples = dict(_SAMPLES)
-    if name in ("linear_gelu",):
-        samples["N"] = 3072
-    if name == "linear":
-        samples["N"] = 2304
-    graph = builder.graph(samples, [result.name])
-    names = graph.sizes
-    identity = hashlib.sha256(repr(graph).encode()).hexdigest()
-    constants = (("D", HEAD_WIDTHS),) if "D" in names else ()
-    constraints = (("<=", "T", "P"),) if name == "embedding" else ()
-    return Task(name, identity, graph, "ieee", constants, constraints)
+    written = builder.graph(_SAMPLES | _WIDTHS.get(name, {}), [result.name], precision=precision)
+    normal = normal_form(written)
+    dims = {d: str(theirs) for d, theirs in normal.sizes}
+    names = {t.name: theirs for t, theirs in zip(normal.graph.inputs, normal.arguments, strict=True)}
+    graph = _renamed(normal.graph, names, dims, written)
+    constants = tuple((d, HEAD_WIDTHS) for d in graph.sizes if d in {dims[t] for t in normal.tiles})
+    return Task(name, normal.identity, graph, precision, constants, constraints(graph)), normal
+
+
+class _Everyday(Builder):
+    """A Builder whose floating-point inputs have one dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def input(self, name: str, dtype: str, shape: Sequence[Expr], role: str = "input") -> Tensor:
+        return super().input(name, self._dtype if dtype in FLOATS else dtype, shape, role)
+
+
+def _renamed(graph: Graph, names: Mapping[str, str], dims: Mapping[str, str], written: Graph) -> Graph:
+    """``graph`` under other names, inputs and dimensions in the order of ``written``."""
+    builder = Builder()
+    by_name = {names[t.name]: t for t in graph.inputs}
+    built: dict[str, Value] = {}
+    by: dict[str, Expr] = dict(dims)
+    for tensor in written.inputs:
+        mine = by_name[tensor.name]
+        shape = [substitute(e, by) for e in mine.shape]
+        built[mine.name] = builder.input(tensor.name, mine.dtype, shape, mine.role)
+    builder.reserved = frozenset(builder.values)
+    for node in graph.nodes:
+        attrs = {k: _size_attr(k, v, by) for k, v in node.attrs}
+        built[node.name] = builder.node(node.op, [built[a] for a in node.args], node.op, **attrs)
+    outputs = [built[o].name for o in graph.outputs]
+    return builder.graph(written.sizes, outputs, precision=graph.precision)
+
+
+def _size_attr(key: str, value: Any, by: Mapping[str, Expr]) -> Any:
+    if key == "shape":
+        return tuple(substitute(e, by) for e in value)
+    return substitute(value, by) if key in ("n", "expr") else value

@@ -15,7 +15,7 @@ from typing import Any
 from kernels_generated.runtime import expr as sizes_language
 from kernels_generated.runtime.expr import Expr
 
-from .graph import Graph, Tensor
+from .graph import Graph, Node, Tensor
 
 
 @dataclass(frozen=True)
@@ -127,3 +127,19 @@ def uses(decomposition: Decomposition) -> Mapping[str, int]:
     for call in decomposition.calls:
         counts[call.task.identity] = counts.get(call.task.identity, 0) + 1
     return counts
+
+
+def constraints(graph: Graph) -> tuple[tuple[str, Expr, Expr], ...]:
+    """Comparisons between sizes without which the graph has no meaning.
+
+    A position looked up in a table needs a row for it; under a causal mask the first query must see a key.
+    """
+    found: list[tuple[str, Expr, Expr]] = []
+    for node in graph.nodes:
+        if node.op == "gather":
+            index = graph.value(node.args[1])
+            if isinstance(index, Node) and index.op == "iota":
+                found.append(("<=", index.attr("n"), graph.value(node.args[0]).shape[0]))
+        if node.op == "causal_mask" and node.shape[0] != node.shape[1]:
+            found.append(("<=", node.shape[0], node.shape[1]))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,317 @@
+"""Cuts a graph into tasks by a fusion plan.
+
+Plan v1 makes every op a task.  Plan v2 fuses:
+
+- elementwise ops into the contraction that feeds them (bias, activation, residual), where shapes agree
+- elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over the
+  last axis, on the same rows
+- attention: scores, what is done to them, softmax and the product with the values
+
+Values are stored between tasks; sizes' values, positions and masks are made where they are read.  A view belongs to its
+reader, as long as the reader can step through the buffer axis by axis; where it can't (``Linear`` of ``Merge``) the producer
+stores in the view's layout, and where others read the value too, or it is an input, a copy is a task of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kernels_generated.runtime.expr import Expr
+
+from . import axes as sizes
+from . import views
+from .canonical import canonicalise
+from .graph import Graph, Node, Tensor
+from .ops import OPS, ShapeError, broadcast, is_scalar, same
+from .task import Call, Decomposition
+
+PLANS = {"v1": "an op a task", "v2": "epilogues, rows and attention fused"}
+
+
+def decompose(graph: Graph, plan: str = "v2") -> Decomposition:
+    """The calls that compute the graph's outputs from its inputs, in order.  Raises KeyError for an unknown plan."""
+    if plan not in PLANS:
+        raise KeyError(plan)
+    work = _Work(graph)
+    groups = _fused(work) if plan == "v2" else {n.name: _Group([n]) for n in work.computed}
+    return Decomposition(plan, graph, tuple(_calls(work, list({id(g): g for g in groups.values()}.values()))))
+
+
+@dataclass
+class _Group:
+    """Nodes that one task computes; the last one is the value that leaves it (``stored``: perhaps seen through views)."""
+
+    nodes: list[Node]
+    kind: str = "alone"  # elementwise, row, contraction, attention, alone
+    space: tuple[Expr, ...] = ()  # shape of the elements (elementwise, row) that the group walks over
+    stored: str = field(default="")
+
+    @property
+    def sink(self) -> Node:
+        return self.nodes[-1]
+
+
+class _Work:
+    """A graph with what decomposition asks of it again and again."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.place = {n.name: i for i, n in enumerate(graph.nodes)}
+        self.computed = [n for n in graph.nodes if self.is_computed(n)]
+        self.readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            if node.op != "causal_mask":  # it reads the shape alone
+                for arg in dict.fromkeys(node.args):
+                    self.readers.setdefault(arg, []).append(node)
+
+    @staticmethod
+    def is_computed(value: Tensor | Node) -> bool:
+        return (
+            isinstance(value, Node) and not is_scalar(value) and OPS[value.op].kind not in ("view", "source", "scalar")
+        )
+
+    def reads(self, name: str) -> list[Node]:
+        return self.readers.get(name, [])
+
+    def is_view(self, name: str) -> bool:
+        value = self.graph.value(name)
+        return isinstance(value, Node) and OPS[value.op].kind == "view"
+
+
+# ---------------------------------------------------------------------------------------------------- fusion, v2
+
+
+def _fused(work: _Work) -> dict[str, _Group]:
+    """Node name -> its group.  Producers join their readers' group, last readers first, until nothing joins."""
+    groups = {n.name: _single(n) for n in work.computed}
+    for node in work.computed:
+        if node.op == "softmax":
+            _join_attention(work, groups, node)
+    for node in reversed(work.computed):
+        reader = groups[node.name]
+        while (producer := _joinable(work, groups, reader)) is not None:
+            _merge(work, groups, producer, reader)
+            reader = groups[node.name]
+    return groups
+
+
+def _single(node: Node) -> _Group:
+    kind = OPS[node.op].kind
+    if kind == "row":
+        return _Group([node], "row", node.shape)
+    if kind == "elementwise" or node.op == "gather":
+        return _Group([node], "elementwise", node.shape)
+    if kind == "contraction":
+        return _Group([node], "contraction", node.shape)
+    return _Group([node], "alone", node.shape)
+
+
+def _space(work: _Work, node: Node) -> _Group:
+    """A reduction over the last axis walks over its argument."""
+    return _Group([node], "row", work.graph.value(node.args[0]).shape)
+
+
+def _joinable(work: _Work, groups: Mapping[str, _Group], reader: _Group) -> _Group | None:
+    """The latest group whose value only ``reader`` uses and that may become part of it."""
+    args = {arg for node in reader.nodes for arg in node.args if work.is_computed(work.graph.value(arg))}
+    members = {n.name for n in reader.nodes}
+    for arg in sorted(args - members, key=lambda a: work.place[a], reverse=True):
+        producer = groups[arg]
+        outside = [n for n in work.reads(arg) if n.name not in members]
+        if producer.sink.name == arg and not outside and arg not in work.graph.outputs:
+            if _kind(work, producer, reader) is not None:
+                return producer
+    return None
+
+
+def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | None:
+    """Kind and space of the two together; None where they stay apart."""
+    _widen(work, producer)
+    _widen(work, reader)
+    shape = producer.sink.shape
+    if producer.kind == "contraction" and reader.kind == "elementwise" and _equal(shape, reader.space):
+        gathers = any(n.op == "gather" for n in reader.nodes)
+        return None if gathers else ("contraction", shape)
+    if producer.kind not in ("elementwise", "row"):
+        return None
+    if reader.kind == "contraction":
+        # part of an epilogue: what is computed beside the contraction from what was stored, or from parameters
+        beside = producer.kind == "elementwise" and not any(n.op == "gather" for n in producer.nodes)
+        first = reader.nodes[0]
+        feeds = any(n.name in first.args for n in producer.nodes)
+        return ("contraction", reader.space) if beside and not feeds and _within(shape, reader.space) else None
+    if reader.kind not in ("elementwise", "row") or not _rows_agree(producer, reader):
+        return None
+    kind = "row" if "row" in (producer.kind, reader.kind) else "elementwise"
+    if _equal(shape, producer.space) and _within(shape, reader.space):
+        # a smaller producer is computed again for every row: for elementwise ops on parameters that costs nothing
+        return (kind, reader.space) if producer.kind == "elementwise" or _equal(shape, reader.space) else None
+    if _equal(shape, reader.space) and reader.kind == "elementwise":
+        return kind, producer.space  # elementwise ops on what a reduction left of the rows
+    if len(shape) == len(reader.space) and _equal(producer.space, reader.space):
+        return kind, reader.space  # a reduction that kept its axis, used on the rows that it came from
+    return None
+
+
+def _widen(work: _Work, group: _Group) -> None:
+    """A reduction over the last axis, met for the first time, is a row group over its argument."""
+    node = group.nodes[0]
+    if group.kind == "alone" and OPS[node.op].kind == "reduction" and node.attr("axis") == -1:
+        group.kind, group.space = "row", work.graph.value(node.args[0]).shape
+
+
+def _rows_agree(producer: _Group, reader: _Group) -> bool:
+    """One norm or softmax a task, or any number of plain reductions: what a kernel can do in passes over a row."""
+    ops = [OPS[n.op].kind for n in (*producer.nodes, *reader.nodes)]
+    rows, reductions = ops.count("row"), ops.count("reduction")
+    gathers = any(n.op == "gather" for n in (*producer.nodes, *reader.nodes))
+    return rows + (1 if reductions else 0) <= 1 and not (gathers and (rows or reductions))
+
+
+def _equal(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+def _within(small: tuple[Expr, ...], large: tuple[Expr, ...]) -> bool:
+    try:
+        return _equal(broadcast([small, large]), large)
+    except ShapeError:
+        return False
+
+
+def _merge(work: _Work, groups: dict[str, _Group], producer: _Group, reader: _Group) -> None:
+    found = _kind(work, producer, reader)
+    assert found is not None
+    reader.kind, reader.space = found
+    reader.nodes = sorted((*producer.nodes, *reader.nodes), key=lambda n: work.place[n.name])
+    if producer.kind == "contraction":  # its first node stays the contraction: prologues of it do not join
+        reader.nodes.sort(key=lambda n: n is not producer.nodes[0])
+        reader.nodes = [reader.nodes[0], *sorted(reader.nodes[1:], key=lambda n: work.place[n.name])]
+    for node in reader.nodes:
+        groups[node.name] = reader
+
+
+def _join_attention(work: _Work, groups: dict[str, _Group], softmax: Node) -> None:
+    """scores -> elementwise … -> softmax -> product with values, each used once, as one group."""
+    readers = work.reads(softmax.name)
+    if len(readers) != 1 or readers[0].op != "matmul" or readers[0].args[0] != softmax.name:
+        return
+    if readers[0].args[1] == softmax.name or softmax.name in work.graph.outputs:
+        return
+    chain = [softmax]
+    while chain[-1].op != "matmul":
+        feeding = [a for a in chain[-1].args if _from_scores(work, a, softmax)]
+        if len(feeding) != 1 or feeding[0] in work.graph.outputs:
+            return
+        value = work.graph.value(feeding[0])
+        assert isinstance(value, Node)
+        if any(n is not chain[-1] for n in work.reads(value.name)):
+            return
+        chain.append(value)
+    if len(chain) > 1:
+        nodes = [*reversed(chain), readers[0]]
+        group = _Group(nodes, "attention", readers[0].shape)
+        for node in nodes:
+            groups[node.name] = group
+
+
+def _from_scores(work: _Work, name: str, softmax: Node) -> bool:
+    """Whether a value is a product of the softmax' own shape, or elementwise from one."""
+    value = work.graph.value(name)
+    if not isinstance(value, Node) or is_scalar(value) or not _equal(value.shape, softmax.shape):
+        return False
+    if value.op == "matmul":
+        return True
+    return OPS[value.op].kind == "elementwise" and any(_from_scores(work, a, softmax) for a in value.args)
+
+
+# ---------------------------------------------------------------------------------------------------- views, calls
+
+
+def _calls(work: _Work, groups: list[_Group]) -> Iterable[Call]:
+    """Places every view, then makes the calls in order."""
+    graph = work.graph
+    stored = {g.sink.name: g for g in groups}
+    for group in groups:
+        group.stored = group.sink.name
+    copies: dict[str, str] = {}  # a view that is stored by a task of its own -> the value it reads
+    for name in _needed_views(work, groups):
+        _place(work, stored, copies, name)
+    buffers = {t.name for t in graph.inputs} | {g.stored for g in groups} | set(copies)
+    tasks = [(max(work.place[n] for n in (g.stored, g.sink.name)), g.stored) for g in groups]
+    tasks += [(work.place[name], name) for name in copies]
+    for _, output in sorted(tasks):
+        yield canonicalise(_piece(graph, output, buffers)).call
+
+
+def _needed_views(work: _Work, groups: list[_Group]) -> list[str]:
+    """Views that a task reads, or that are outputs, in order."""
+    names = [arg for g in groups for n in g.nodes for arg in n.args if work.is_view(arg)]
+    names += [name for name in work.graph.outputs if work.is_view(name)]
+    return sorted(dict.fromkeys(names), key=lambda n: work.place[n])
+
+
+def _place(work: _Work, stored: dict[str, _Group], copies: dict[str, str], name: str) -> None:
+    """Sees to it that a task can read (or the caller gets) the view ``name``."""
+    chain = [name]  # from the view back to what is stored
+    while chain[-1] not in copies and work.is_view(chain[-1]):
+        value = work.graph.value(chain[-1])
+        assert isinstance(value, Node)
+        chain.append(value.args[0])
+    chain.reverse()
+    group = stored.get(chain[0])
+    if group is not None and group.stored in chain:
+        chain = chain[chain.index(group.stored) :]
+    is_output = name in work.graph.outputs
+    last = len(chain) - 1
+    # the shortest part of the chain that must be stored for the rest to be readable
+    cut = last if is_output else next(i for i in range(len(chain)) if _steps(work.graph, chain[i:]))
+    if cut == 0:
+        return
+    single = all(len(work.reads(n)) == 1 and n not in work.graph.outputs for n in chain[:cut])
+    whole = all(work.graph.value(n).op not in ("select", "split") for n in chain[1 : cut + 1])  # type: ignore[union-attr]
+    if group is not None and group.stored == chain[0] and single and whole:
+        group.stored = chain[cut]
+    else:
+        copies[chain[cut]] = chain[0]
+
+
+def _steps(graph: Graph, chain: list[str]) -> bool:
+    """Whether each axis of the chain's last view steps evenly through the buffer that is its first value."""
+    if len(chain) == 1:
+        return True
+    root = graph.value(chain[0])
+    nodes = tuple(n for n in map(graph.value, chain[1:]) if isinstance(n, Node))
+    alone = Graph(graph.dims, (Tensor(root.name, root.dtype, root.shape),), nodes, (chain[-1],))
+    try:
+        axes = sizes.infer(alone)
+        counts = {name: [len(axis) for axis in axes.resolved(name)] for name in axes.of}
+        cuts = {name: len(sizes.resolve(axis)) for name, axis in axes.cut.items()}
+        read = views.reads(alone, counts, cuts, {})[chain[-1]]
+    except (sizes.NotGeneral, views.NotOneAtom):
+        return False
+    return all(b == a + 1 for axis in read.axes for a, b in zip(axis, axis[1:], strict=False))
+
+
+def _piece(graph: Graph, output: str, buffers: set[str]) -> Graph:
+    """The sub-graph that makes ``output`` from other buffers."""
+    needed: set[str] = set()
+    stack = [output]
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            value = graph.value(name)
+            if isinstance(value, Node) and (name == output or name not in buffers):
+                stack.extend(value.args)
+    weights = {t.name for t in graph.inputs if t.role == "weight"}
+    values = [v for v in (*graph.inputs, *graph.nodes) if v.name in needed]
+    inputs = tuple(
+        Tensor(v.name, v.dtype, v.shape, "weight" if v.name in weights else "input")
+        for v in values
+        if v.name in buffers and v.name != output
+    )
+    taken = {t.name for t in inputs}
+    nodes = tuple(v for v in values if isinstance(v, Node) and v.name not in taken)
+    return Graph(graph.dims, inputs, nodes, (output,), graph.precision, graph.listed)
