@@ -1,8 +1,9 @@
 """Axes of a sub-graph as lists of atoms: what makes a task independent of the target's own sizes.
 
-Each input axis starts as one free atom.  The ops then say what must be equal (a contraction's two sides) and what must come
-apart (``Heads`` splits an axis in two, ``split(3)`` in three equal parts): atoms are united, or refined into an ordered
-list of atoms.  Nothing else of the target's arithmetic survives: in ``Linear(n, 4*C)`` the two widths are two free atoms.
+Each input axis starts as one free atom.  The ops then say what must be equal (a contraction's two sides) and what must
+come apart (``Heads`` splits an axis in two, ``split(3)`` in three equal parts): atoms are united, or refined into an
+ordered list of atoms.  Nothing else of the target's arithmetic survives: in ``Linear(n, 4*C)`` the two widths are two
+free atoms.
 
 Two equalities are kept although no op forces them, where the target's sizes agree: rows and columns under a causal mask
 (so that attention on q, k, v is square), and the widths that attention's two products contract and produce.

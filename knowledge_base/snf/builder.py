@@ -74,7 +74,7 @@ class Builder:
         return taken
 
     def rename(self, node: Node, name: str) -> Node:
-        """Gives a node that nothing reads yet the name that the text gives it (numbered if it has been given before)."""
+        """Gives a node that nothing reads yet the name that the text gives it, numbered if it is taken."""
         made = replace(node, name=name if name not in self.values else self.free(name))
         del self.values[node.name]
         self._add(made)

@@ -3,17 +3,18 @@
 Plan v1 makes every op a task.  Plan v2 fuses:
 
 - elementwise ops into the contraction that feeds them (bias, activation, residual), where shapes agree
-- elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over the
-  last axis, on the same rows
+- elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over
+  the last axis, on the same rows
 - attention: scores, what is done to them, softmax and the product with the values
 
-Values are stored between tasks; sizes' values, positions and masks are made where they are read.  A view belongs to its
-reader, as long as the reader can step through the buffer axis by axis; where it can't (``Linear`` of ``Merge``) the producer
-stores in the view's layout, and where others read the value too, or it is an input, a copy is a task of its own.
+Values are stored between tasks; sizes' values, positions and masks are made where they are read.  A view belongs to
+its reader, as long as the reader can step through the buffer axis by axis; where it can't (``Linear`` of ``Merge``) the
+producer stores in the view's layout, and where others read the value too, or it is an input, a copy is a task.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ def decompose(graph: Graph, plan: str = "v2") -> Decomposition:
 
 @dataclass
 class _Group:
-    """Nodes that one task computes; the last one is the value that leaves it (``stored``: perhaps seen through views)."""
+    """Nodes that one task computes; the last one is the value that leaves it, ``stored`` as that or as a view of it."""
 
     nodes: list[Node]
     kind: str = "alone"  # elementwise, row, contraction, attention, alone
@@ -84,20 +85,25 @@ class _Work:
 
 def _fused(work: _Work) -> dict[str, _Group]:
     """Node name -> its group.  Producers join their readers' group, last readers first, until nothing joins."""
-    groups = {n.name: _single(n) for n in work.computed}
+    groups = {n.name: _single(work, n) for n in work.computed}
     for node in work.computed:
         if node.op == "softmax":
             _join_attention(work, groups, node)
-    for node in reversed(work.computed):
-        reader = groups[node.name]
-        while (producer := _joinable(work, groups, reader)) is not None:
-            _merge(work, groups, producer, reader)
-            reader = groups[node.name]
+    # Epilogues first: a residual sum belongs to the linear that feeds it rather than to the norm that reads it.
+    for kinds in (("elementwise", "contraction"), ("elementwise", "contraction", "row")):
+        for node in reversed(work.computed):
+            while groups[node.name].kind in kinds:
+                producer = _joinable(work, groups, groups[node.name])
+                if producer is None:
+                    break
+                _merge(work, groups, producer, groups[node.name])
     return groups
 
 
-def _single(node: Node) -> _Group:
+def _single(work: _Work, node: Node) -> _Group:
     kind = OPS[node.op].kind
+    if kind == "reduction" and node.attr("axis") == -1:
+        return _Group([node], "row", work.graph.value(node.args[0]).shape)
     if kind == "row":
         return _Group([node], "row", node.shape)
     if kind == "elementwise" or node.op == "gather":
@@ -107,11 +113,6 @@ def _single(node: Node) -> _Group:
     return _Group([node], "alone", node.shape)
 
 
-def _space(work: _Work, node: Node) -> _Group:
-    """A reduction over the last axis walks over its argument."""
-    return _Group([node], "row", work.graph.value(node.args[0]).shape)
-
-
 def _joinable(work: _Work, groups: Mapping[str, _Group], reader: _Group) -> _Group | None:
     """The latest group whose value only ``reader`` uses and that may become part of it."""
     args = {arg for node in reader.nodes for arg in node.args if work.is_computed(work.graph.value(arg))}
@@ -119,16 +120,14 @@ def _joinable(work: _Work, groups: Mapping[str, _Group], reader: _Group) -> _Gro
     for arg in sorted(args - members, key=lambda a: work.place[a], reverse=True):
         producer = groups[arg]
         outside = [n for n in work.reads(arg) if n.name not in members]
-        if producer.sink.name == arg and not outside and arg not in work.graph.outputs:
-            if _kind(work, producer, reader) is not None:
-                return producer
+        free = producer.sink.name == arg and not outside and arg not in work.graph.outputs
+        if free and _kind(producer, reader) is not None:
+            return producer
     return None
 
 
-def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | None:
+def _kind(producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | None:
     """Kind and space of the two together; None where they stay apart."""
-    _widen(work, producer)
-    _widen(work, reader)
     shape = producer.sink.shape
     if producer.kind == "contraction" and reader.kind == "elementwise" and _equal(shape, reader.space):
         gathers = any(n.op == "gather" for n in reader.nodes)
@@ -154,13 +153,6 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
     return None
 
 
-def _widen(work: _Work, group: _Group) -> None:
-    """A reduction over the last axis, met for the first time, is a row group over its argument."""
-    node = group.nodes[0]
-    if group.kind == "alone" and OPS[node.op].kind == "reduction" and node.attr("axis") == -1:
-        group.kind, group.space = "row", work.graph.value(node.args[0]).shape
-
-
 def _rows_agree(producer: _Group, reader: _Group) -> bool:
     """One norm or softmax a task, or any number of plain reductions: what a kernel can do in passes over a row."""
     ops = [OPS[n.op].kind for n in (*producer.nodes, *reader.nodes)]
@@ -181,7 +173,7 @@ def _within(small: tuple[Expr, ...], large: tuple[Expr, ...]) -> bool:
 
 
 def _merge(work: _Work, groups: dict[str, _Group], producer: _Group, reader: _Group) -> None:
-    found = _kind(work, producer, reader)
+    found = _kind(producer, reader)
     assert found is not None
     reader.kind, reader.space = found
     reader.nodes = sorted((*producer.nodes, *reader.nodes), key=lambda n: work.place[n.name])
@@ -291,7 +283,7 @@ def _steps(graph: Graph, chain: list[str]) -> bool:
         read = views.reads(alone, counts, cuts, {})[chain[-1]]
     except (sizes.NotGeneral, views.NotOneAtom):
         return False
-    return all(b == a + 1 for axis in read.axes for a, b in zip(axis, axis[1:], strict=False))
+    return all(b == a + 1 for axis in read.axes for a, b in itertools.pairwise(axis))
 
 
 def _piece(graph: Graph, output: str, buffers: set[str]) -> Graph:

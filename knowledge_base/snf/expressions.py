@@ -2,7 +2,8 @@
 
 An expression's value is one of: a tensor or node, a ``Size`` (integer over dimensions), a ``Real``, a ``Path`` in the
 parameter tree, a tuple of values (``split``), the mask that waits for its operand, a dtype, a flag or a text.
-:mod:`knowledge_base.snf.forms` has the spellings that are more than one op; :mod:`knowledge_base.snf.parser` the statements.
+:mod:`knowledge_base.snf.forms` has the spellings that are more than one op, :mod:`knowledge_base.snf.parser` the
+statements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An order of a graph's inputs, nodes, outputs and dimensions that no name and no commuted operand can change.
 
-Colour refinement (Weisfeiler and Leman, 1968) on values and dimensions together; what stays tied is told apart by trying
-each member and keeping the smallest serialisation.  The identity is the SHA-256 of that serialisation.  Sample sizes take
-no part.
+Colour refinement (Weisfeiler and Leman, 1968) on values and dimensions together; what stays tied is told apart by
+trying each member and keeping the smallest serialisation.  The identity is the SHA-256 of that serialisation.  Sample
+sizes take no part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names that a task's structure gives to its dimensions, inputs and itself.  The field's: M, N, K, B, H, T, D, x, w, b."""
+"""Names that a task's structure gives to its dimensions, inputs and itself: M, N, K, B, H, T, D, x, w, b."""
 
 from __future__ import annotations
 

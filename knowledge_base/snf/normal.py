@@ -381,7 +381,7 @@ def _pair(graph: Graph) -> tuple[str, str] | None:
 
 
 def _monomials(expr: Expr) -> list[list[str]]:
-    """The dimensions of each term; those under a division or an extremum stand alone, so that they pair with nothing."""
+    """The dimensions of each term; those under a division or an extremum stand alone, to pair with nothing."""
     if isinstance(expr, tuple):
         if expr[0] in ("+", "-"):
             return [*_monomials(expr[1]), *_monomials(expr[2])]

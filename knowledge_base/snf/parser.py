@@ -1,7 +1,7 @@
 """SNF text to Graph: the statements.  Parsed with ``ast``, never executed; see docs/snf.md for the language.
 
-Expressions are in :mod:`knowledge_base.snf.expressions`.  The text is data from anyone: its length, nesting, loops and the
-graph it makes are bounded, and every error names its line and column.
+Expressions are in :mod:`knowledge_base.snf.expressions`.  The text is data from anyone: its length, nesting, loops and
+the graph it makes are bounded, and every error names its line and column.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _pick(positions: tuple[int, ...], index: int, node: Node) -> list[tuple[int,
 def units(read: Read, root_axes: Sequence[Sequence[int]] | None) -> Units:
     """The coarsest pieces of the root that this read moves as a whole, in the root's order.
 
-    root_axes: axes that pieces must not cross (those of a computed root); None for an input, whose axes are ours to choose.
+    root_axes: axes that pieces must not cross (a computed root's); None for an input, whose axes are ours to choose.
     """
     group = {p: i for i, axis in enumerate(read.axes) for p in axis}
     place = {p: i for i, p in enumerate(read.flat)}
