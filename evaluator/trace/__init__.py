@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluator.confine import MIB, Finished, Limits, python_child
-from kernels_generated.runtime.expr import to_json
-from kernels_generated.runtime.plan import LaunchPlan, PlanError, from_data
+from kernels_generated.runtime.expr import ExprError, evaluate, to_json
+from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
 
 from . import contract
 from .compare import same_launches
-from .result import KernelInfo, Request, Traced
+from .result import ArrayFacts, KernelInfo, Request, Traced, read_kernel_info
 
 if TYPE_CHECKING:
     from knowledge_base.records import Verdict
     from knowledge_base.snf.graph import Tensor
     from knowledge_base.snf.task import Task
 
-__all__ = ["KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
+__all__ = ["ArrayFacts", "KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
 
 POLICIES = ("general", "sample", "concrete")
 MAX_BYTECODE = 16 * MIB
@@ -175,19 +175,20 @@ class _Answers:
             return self._told(message["verdict"])
         try:
             return self._traced(message, task, request, axes)
-        except (PlanError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (PlanError, ExprError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             # Every one of these comes from data of the wrong form: the candidate wrote on the pipe.
             return self._verdict("invalid", "trace", "bad-answer", f"the child's answer is not a plan: {error}"[:500])
 
     def _traced(self, message: dict[str, Any], task: Task, request: Request, axes: dict[str, Any]) -> Traced:
         plan = from_data(message["plan"])
-        _check_plan(plan, task, request)
+        _check_plan(plan, task, {**request.sizes, "num_sms": self._num_sms})
         for digest, text in dict(message["kernels"]).items():
             data = base64.b64decode(text, validate=True)
             if len(data) > MAX_BYTECODE or hashlib.sha256(data).hexdigest() != digest:
                 raise ValueError("a bytecode that is not what its hash says")
             self._kernels[digest] = data
-        names = {h: _kernel_info(message["names"][h]) for h in plan.kernels}
+        names = {h: read_kernel_info(message["names"][h]) for h in plan.kernels}
+        _check_names(plan, names)
         kernels = {} if request.policy == "concrete" else {h: self._kernels[h] for h in plan.kernels}
         facts = tuple(str(f)[:64] for f in message["chip_facts"])[:64]
         seconds = float(message["seconds"])
@@ -235,24 +236,30 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace").strip()[-2000:]
 
 
-def _kernel_info(data: Any) -> KernelInfo:
-    constants = tuple((str(name)[:64], str(text)[:200]) for name, text in data["constants"])
-    arrays = tuple(dict(a) for a in data["arrays"])
-    return KernelInfo(
-        str(data["key"])[:64], str(data["function"])[:64], int(data["line"]), dict(data["hints"]), constants, arrays
-    )
-
-
-def _check_plan(plan: LaunchPlan, task: Task, request: Request) -> None:
+def _check_plan(plan: LaunchPlan, task: Task, dims: Mapping[str, int]) -> None:
     """The plan's arguments are the task's, and it applies at the sizes it was traced at.  ValueError if not."""
     expected = [(t.name, t.role, t.dtype) for t in (*task.inputs, *task.outputs)]
     given = [(a.name, a.role, a.dtype) for a in plan.arguments if a.role != "workspace"]
     if plan.task != task.identity or given != expected:
         raise ValueError("its arguments are not the task's")
-    if set(plan.dims) != {*task.sizes, "num_sms"}:
+    for argument, tensor in zip(plan.arguments, (*task.inputs, *task.outputs), strict=False):
+        if [evaluate(s, dims) for s in argument.shape] != [evaluate(s, dims) for s in tensor.shape]:
+            raise ValueError(f"its argument {argument.name} has another shape than the task's")
+    if set(plan.dims) != set(dims):
         raise ValueError("its dimensions are not the task's")
     if not plan.launches:
         raise ValueError("it launches nothing")
+    guard = plan.failing_guard(dims)
+    if guard is not None:
+        raise ValueError(f"it does not apply at its own sizes: {guard}")
+
+
+def _check_names(plan: LaunchPlan, names: Mapping[str, KernelInfo]) -> None:
+    """Every launch passes as many arrays, of the ranks, as its kernel was compiled for.  ValueError if not."""
+    for launch in plan.launches:
+        ranks = [len(plan.views[p.view].shape) for p in launch.parameters if isinstance(p, ArrayParameter)]
+        if ranks != [a.rank for a in names[launch.kernel].arrays]:
+            raise ValueError(f"a launch of {launch.symbol} with other arrays than it was compiled for")
 
 
 def _breach(found: contract.Breach, source: str) -> Verdict:

@@ -6,13 +6,13 @@ witness.  Also checked: that the assumptions compiled into the plan's bytecode h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernels_generated.runtime.expr import Dims, ExprError, evaluate
 from kernels_generated.runtime.plan import DTYPE_BITS, ArrayParameter, Fill, Launch, LaunchPlan, Parameter, View
 
-from .result import KernelInfo, Traced
+from .result import ArrayFacts, KernelInfo, Traced
 
 
 def same_launches(traced: Traced, sizes: Mapping[str, int], concrete: Traced) -> str | None:
@@ -88,22 +88,23 @@ def _parameter(plan: LaunchPlan, parameter: Parameter, dims: Dims) -> tuple[Any,
     return (parameter.dtype, repr(value))
 
 
-def _broken_assumption(view: View, facts: Mapping[str, Any], dims: Dims) -> str | None:
+def _broken_assumption(view: View, facts: ArrayFacts, dims: Dims) -> str | None:
     """What the bytecode takes for granted about the array and is not so at ``dims``; None if all holds."""
     shape = [evaluate(s, dims) for s in view.shape]
     strides = [evaluate(s, dims) for s in view.strides]
-    for what, numbers in (("shape", shape), ("stride", strides)):
-        constants: Sequence[int | None] = facts[f"{what}_constant"]
-        divisors: Sequence[int] = facts[f"{what}_divisible_by"]
+    for what, numbers, constants, divisors in (
+        ("shape", shape, facts.shape_constant, facts.shape_divisible_by),
+        ("stride", strides, facts.stride_constant, facts.stride_divisible_by),
+    ):
         for axis, (number, constant, divisor) in enumerate(zip(numbers, constants, divisors, strict=True)):
             if constant is not None and number != constant:
                 return f"{what}[{axis}] == {constant}, it is {number}"
             if number % divisor:
                 return f"{what}[{axis}] % {divisor} == 0, it is {number}"
     start = evaluate(view.offset, dims) * DTYPE_BITS[view.dtype] // 8
-    if start % facts["base_addr_divisible_by"]:
-        return f"an address divisible by {facts['base_addr_divisible_by']}, it starts at byte {start}"
-    if not facts["may_alias_internally"] and _overlaps(shape, strides):
+    if start % facts.base_addr_divisible_by:
+        return f"an address divisible by {facts.base_addr_divisible_by}, it starts at byte {start}"
+    if not facts.may_alias_internally and _overlaps(shape, strides):
         return "elements that do not overlap"
     return None
 

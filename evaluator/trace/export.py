@@ -68,6 +68,11 @@ def export(kernel: Any, signature: KernelSignature, filename: str) -> bytes:
     return out.getvalue()
 
 
+def forget() -> None:
+    """Makes the front end read every function afresh: it keeps the values of the names that a function reads."""
+    ast2hir.get_function_hir.cache_clear()
+
+
 def _line(location: Any, filename: str) -> int | None:
     """The candidate's line nearest to the error: helpers of cuTile itself may lie between."""
     while location is not None:

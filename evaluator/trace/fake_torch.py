@@ -180,7 +180,8 @@ def _refused_operator(name: str) -> Any:
 
 
 _OPERATORS = """add sub mul truediv floordiv mod pow matmul radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul
-iadd isub imul itruediv neg pos abs invert and or xor lt le gt ge eq ne bool int float index complex contains lshift rshift"""
+iadd isub imul itruediv neg pos abs invert and or xor lt le gt ge eq ne bool int float index complex contains
+lshift rshift"""
 for _name in _OPERATORS.split():
     setattr(Tensor, f"__{_name}__", _refused_operator(f"__{_name}__"))
 

@@ -18,7 +18,7 @@ from cuda.tile import kernel as Kernel
 from kernels_generated.runtime.expr import evaluate, from_json, normalise, to_json
 from kernels_generated.runtime.plan import MAX_GRID
 
-from .export import FrontEndError, export, sha256
+from .export import FrontEndError, export, forget, sha256
 from .fake_torch import BY_CODE, Dtype, Stream, Tensor
 from .refusal import Refusal
 from .signature import Described, describe
@@ -38,13 +38,17 @@ class Exporter:
 
     def __init__(self, filename: str) -> None:
         self.filename = filename
-        self.seconds = 0.0
+        self._globals = ""
         self._made: dict[tuple[Any, ...], bytes] = {}
         self._kept: list[Any] = []  # function objects in a key must outlive it
 
     def __call__(self, kernel: Any, signature: Any) -> bytes:
         function = kernel._annotated_function.pyfunc
-        key = (id(function), repr(kernel._compiler_options), repr(signature))
+        state = repr(_constants(function.__globals__, function.__globals__))
+        if state != self._globals:  # cuTile keeps what a function means; launch may have changed a name it reads
+            self._globals = state
+            forget()
+        key = (id(function), repr(_closure(function)), state, repr(kernel._compiler_options), repr(signature))
         if key not in self._made:
             self._kept.append(function)
             self._made[key] = export(kernel, signature, self.filename)
@@ -169,7 +173,8 @@ class Recorder:
         options = kernel._compiler_options
         hints = {k: v if v is None or type(v) is int else repr(v) for k, v in vars(options).items()}
         self._settle(function)
-        identity = [symbol, function.__code__.co_firstlineno, described.constants, hints, _closure(function)]
+        outside = [*_closure(function), *_constants(function.__globals__, function.__code__.co_names)]
+        identity = [symbol, function.__code__.co_firstlineno, described.constants, hints, outside]
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         digest = key
         if self.policy != "concrete":
@@ -292,6 +297,14 @@ def _plain(context: Context, value: Any) -> Any:
     if isinstance(value, tuple) and any(type(v) in (Size, Ratio, tuple) for v in value):
         return tuple(_plain(context, v) for v in value)
     return value
+
+
+def _constants(namespace: dict[str, Any], names: Any) -> list[list[str]]:
+    """The plain values among the module's names that a kernel may read, as text."""
+    found = [(name, namespace.get(name)) for name in names]
+    return [
+        [n, repr(v)] for n, v in found if isinstance(v, bool | int | float | str | tuple) and not n.startswith("__")
+    ]
 
 
 def _closure(function: Any) -> list[list[str]]:

@@ -23,12 +23,29 @@ class Request:
 
 
 @dataclass(frozen=True)
+class ArrayFacts:
+    """What a bytecode takes for granted about one array parameter: the fields of cuTile's ArrayConstraint, per axis."""
+
+    name: str
+    shape_constant: tuple[int | None, ...]
+    stride_constant: tuple[int | None, ...]
+    shape_divisible_by: tuple[int, ...]
+    stride_divisible_by: tuple[int, ...]
+    base_addr_divisible_by: int
+    may_alias_internally: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape_constant)
+
+
+@dataclass(frozen=True)
 class KernelInfo:
     """What a bytecode was made from.
 
     key: name, line, constants and hints in one hash; a plan and a concrete trace that launch the same kernel share it.
     hints: num_ctas, occupancy, opt_level, num_worker_warps (an int, None, or the text of a ct.ByTarget).
-    arrays: per array parameter the assumptions compiled in (the fields of cuTile's ArrayConstraint).
+    arrays: per array parameter the assumptions compiled in.
     """
 
     key: str
@@ -36,7 +53,7 @@ class KernelInfo:
     line: int
     hints: Mapping[str, Any]
     constants: tuple[tuple[str, str], ...]
-    arrays: tuple[Mapping[str, Any], ...]
+    arrays: tuple[ArrayFacts, ...]
 
 
 @dataclass(frozen=True)
@@ -55,3 +72,33 @@ class Traced:
     num_sms: int
     chip_facts: tuple[str, ...]
     seconds: float
+
+
+def read_kernel_info(data: Any) -> KernelInfo:
+    """Checks the child's word on one kernel.  ValueError, TypeError or KeyError where it has the wrong form."""
+    constants = tuple((str(name)[:64], str(text)[:200]) for name, text in data["constants"])
+    hints = {str(k)[:32]: v if v is None or type(v) is int else str(v)[:200] for k, v in dict(data["hints"]).items()}
+    arrays = tuple(_array_facts(a) for a in data["arrays"])
+    return KernelInfo(str(data["key"])[:64], str(data["function"])[:64], _int(data["line"]), hints, constants, arrays)
+
+
+def _array_facts(data: Any) -> ArrayFacts:
+    facts = ArrayFacts(
+        name=str(data["name"])[:64],
+        shape_constant=tuple(None if n is None else _int(n) for n in data["shape_constant"]),
+        stride_constant=tuple(None if n is None else _int(n) for n in data["stride_constant"]),
+        shape_divisible_by=tuple(_int(n, 1) for n in data["shape_divisible_by"]),
+        stride_divisible_by=tuple(_int(n, 1) for n in data["stride_divisible_by"]),
+        base_addr_divisible_by=_int(data["base_addr_divisible_by"], 1),
+        may_alias_internally=data["may_alias_internally"] is True,
+    )
+    per_axis = (facts.stride_constant, facts.shape_divisible_by, facts.stride_divisible_by)
+    if any(len(numbers) != facts.rank for numbers in per_axis):
+        raise ValueError("an array's facts of different ranks")
+    return facts
+
+
+def _int(value: Any, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"not an integer >= {least}: {str(value)[:40]}")
+    return value

@@ -42,6 +42,7 @@ class Context:
         self._low: dict[str, int] = {}
         self._high: dict[str, int] = {}
         self._most: dict[Expr, int] = {}
+        self._values: dict[Expr, int] = {}
 
     def symbol(self, name: str) -> Size:
         """The dimension ``name`` as a Size."""
@@ -100,6 +101,8 @@ class Context:
             return verdict
         if (comparison, left, right) in self._seen:
             return self._seen[comparison, left, right]
+        if left in self._values and isinstance(right, int):
+            return holds(comparison, self._values[left], right)
         if isinstance(right, int) and comparison in ("<=", ">"):
             high = self._upper(left)
             if high is not None and high <= right:
@@ -120,9 +123,9 @@ class Context:
         bounds = [n for e, n in self._most.items() if e == expr or decide("<=", expr, e)]
         if isinstance(expr, tuple):
             op, a, b = expr
-            if op in ("cdiv", "fdiv") and isinstance(b, int) and b > 0:
+            if op in ("cdiv", "fdiv") and decide(">=", b, 1):
                 high = self._upper(a)
-                bounds += [] if high is None else [apply(op, high, b)]
+                bounds += [] if high is None else [apply(op, high, b) if isinstance(b, int) else max(high, 0)]
             elif op == "mod" and isinstance(b, int) and b > 0:
                 bounds.append(b - 1)
             elif op in ("+", "*", "max"):
@@ -176,8 +179,13 @@ class Context:
             self._learn(comparison, left, right)
 
     def _learn(self, comparison: str, left: Expr, right: int) -> None:
+        if comparison == "==":
+            self._values[left] = right
         if comparison in ("<=", "=="):
             self._most[left] = min(self._most.get(left, right), right)
+            if isinstance(left, tuple) and left[0] in ("cdiv", "fdiv") and isinstance(left[2], int) and left[2] > 0:
+                # ceil(a / b) <= c is a <= b * c; floor(a / b) <= c is a < b * (c + 1)
+                self._learn("<=", left[1], left[2] * right if left[0] == "cdiv" else left[2] * (right + 1) - 1)
         if isinstance(left, str):
             if comparison == "==":
                 self._pins[left] = right

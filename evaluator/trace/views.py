@@ -469,7 +469,7 @@ def _unpack(args: Any) -> list[Any]:
 
 def _bounded(count: Number, what: str) -> int:
     number = int(count)
-    if number > 1024:
+    if number > 4096:
         raise Refusal("too-many-views", f"{what} would make {number} views")
     return number
 

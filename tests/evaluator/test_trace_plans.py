@@ -1,0 +1,209 @@
+"""Plans of honest candidates: wherever a plan applies, a fresh trace with plain integers launches the same."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from evaluator.trace import Request, Traced, read_axes, same_launches, trace
+from knowledge_base.chips import chip
+from knowledge_base.records import Status
+from knowledge_base.snf.everyday import NAMES, everyday
+from knowledge_base.snf.task import Task
+
+FOLDER = Path(__file__).parent.parent / "candidates"
+CANDIDATES = sorted(path.name for path in FOLDER.glob("*.py"))
+SAMPLE = {"M": 100, "N": 192, "K": 160, "B": 2, "T": 70, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192}
+# Sizes around tiles, primes, one; D keeps to widths that attention kernels are made for.
+OTHERS = {
+    "M": (1, 15, 16, 31, 32, 33, 97, 100, 128, 500),
+    "N": (1, 2, 63, 64, 65, 129, 192, 250, 256, 257, 448, 640),
+    "K": (1, 31, 32, 97, 160, 256, 257),
+    "B": (1, 2, 3),
+    "T": (1, 16, 63, 64, 65, 70, 113),
+    "H": (1, 3, 5),
+    "D": (16, 64, 80),
+    "V": (1, 300, 1009),
+    "P": (128, 200),
+    "C": (1, 192, 257, 512),
+}
+GPU = chip("rtx5070")
+
+
+def load(name: str) -> tuple[str, Task]:
+    source = (FOLDER / name).read_text()
+    task = everyday(re.match(r"# task: (\w+)", source)[1])
+    return source, task.at(**{d: SAMPLE[d] for d in task.sizes})
+
+
+def random_sizes(task: Task, seed: str, count: int) -> list[dict[str, int]]:
+    rng = random.Random(zlib.crc32(seed.encode()))
+    return [{d: rng.choice([SAMPLE[d], rng.choice(OTHERS[d])]) for d in task.sizes} for _ in range(count)]
+
+
+def plans(source: str, task: Task, requests: list[Request]) -> list[Traced]:
+    answers = trace(source, task, requests, GPU)
+    for answer in answers:
+        assert isinstance(answer, Traced), answer
+    return answers
+
+
+def guards(traced: Traced) -> set[str]:
+    """Without those that only keep sizes within 32 bits and grids within Tile IR's limit."""
+    return {str(g) for g in traced.plan.guards if not str(g).endswith(("<= 2147483647", "<= 16777215"))}
+
+
+def test_every_everyday_task_has_an_honest_candidate() -> None:
+    assert {load(name)[1].name for name in CANDIDATES} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_plan_equals_a_fresh_concrete_trace_wherever_it_applies(name: str) -> None:
+    source, task = load(name)
+    sizes = [task.sizes, *random_sizes(task, name, 14)]
+    general, sample = plans(source, task, [Request(task.sizes), Request(task.sizes, policy="sample")])
+    # Sizes that the first plan does not cover get plans of their own, as a winner's do.
+    dims = [{**s, "num_sms": GPU.sm_count} for s in sizes]
+    missing = [s for s, d in zip(sizes, dims, strict=True) if not general.plan.applies(d)]
+    more = plans(source, task, [Request(s) for s in missing]) if missing else []
+    fresh = plans(source, task, [Request(s, policy="concrete") for s in sizes])
+    checked = 0
+    for plan in (general, sample, *more):
+        for at, dim, concrete in zip(sizes, dims, fresh, strict=True):
+            if plan.plan.applies(dim):
+                assert same_launches(plan, at, concrete) is None, (at, guards(plan))
+                checked += 1
+    assert checked >= len(sizes)
+    assert general.plan.applies(dims[0])
+    assert sample.plan.applies(dims[0])
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_the_first_values_of_the_axes_are_the_defaults_and_all_others_trace_too(name: str) -> None:
+    source, task = load(name)
+    axes = read_axes(source)
+    assert isinstance(axes, dict)
+    requests = [Request(task.sizes, {axis: value}) for axis, values in axes.items() for value in values[1:]]
+    for traced in plans(source, task, [Request(task.sizes), *requests]):
+        assert set(traced.kernels) == set(traced.plan.kernels) == set(traced.names)
+
+
+EXPECTED_GUARDS = {
+    "gelu_flat.py": set(),
+    "gelu_tiles.py": set(),
+    "softmax_chunked.py": set(),
+    "layernorm_rows.py": set(),
+    "linear_split_k.py": set(),
+    "linear_gelu_persistent.py": set(),
+    "linear_residual_atomic.py": set(),
+    "embedding_rows.py": set(),
+    "linear_tiles.py": {"M >= 32"},
+    "add_body_tail.py": {"N%64 == 0"},
+    "softmax_padded.py": {"N >= 129", "N <= 256"},
+    "layernorm_one_tile.py": {"N == 192"},
+    "attention_online.py": {"D == 64"},
+    "attention_qkv_folded.py": {"D == 64"},
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_general_plan_guards_what_the_file_asks_and_nothing_else(name: str) -> None:
+    source, task = load(name)
+    (general,) = plans(source, task, [Request(task.sizes)])
+    assert guards(general) == EXPECTED_GUARDS[name]
+
+
+def test_a_sample_plan_also_assumes_and_guards_the_divisibilities_of_its_sizes() -> None:
+    source, task = load("linear_tiles.py")
+    general, sample = plans(source, task, [Request(task.sizes), Request(task.sizes, policy="sample")])
+    assert guards(sample) - guards(general) == {"K%16 == 0", "N%16 == 0"}
+    (facts,) = sample.names.values()
+    assert [a.stride_divisible_by for a in facts.arrays] == [(8, 1), (8, 1), (1,), (8, 1)]
+    (facts,) = general.names.values()
+    assert [a.stride_divisible_by for a in facts.arrays] == [(1, 1), (1, 1), (1,), (1, 1)]
+    assert not set(sample.kernels) & set(general.kernels)
+
+
+def test_the_same_file_gives_the_same_plan_and_bytecode_and_no_path_is_in_it() -> None:
+    source, task = load("attention_online.py")
+    (first,), (second,) = (plans(source, task, [Request(task.sizes)]) for _ in range(2))
+    assert first.plan.dumps() == second.plan.dumps()
+    assert first.kernels == second.kernels
+    for bytecode in first.kernels.values():
+        text = bytecode.decode("latin-1")
+        assert "candidate.py" in text
+        assert "site-packages" not in text
+        assert "/tmp" not in text
+
+
+def test_workspaces_are_arguments_and_zeros_are_fills() -> None:
+    source, task = load("linear_residual_atomic.py")
+    (traced,) = plans(source, task, [Request(task.sizes)])
+    data = traced.plan.to_json()
+    assert data["arguments"][-1] == {"name": "ws0", "role": "workspace", "dtype": "f32", "shape": ["M", "N"]}
+    assert data["steps"][0] == {"fill": "ws0", "value": 0}
+
+
+def test_num_sms_stays_symbolic() -> None:
+    source, task = load("linear_gelu_persistent.py")
+    (traced,) = plans(source, task, [Request(task.sizes)])
+    (launch,) = traced.plan.launches
+    assert launch.grid[0] == ("min", "num_sms", ("*", ("cdiv", "M", 64), ("cdiv", "N", 64)))
+    assert traced.num_sms == GPU.sm_count
+
+
+def test_views_of_one_buffer_carry_their_offsets() -> None:
+    source, task = load("attention_online.py")
+    (traced,) = plans(source, task, [Request(task.sizes)])
+    assert [v.offset for v in traced.plan.views] == [0, ("*", "D", "H"), ("*", 2, ("*", "D", "H")), 0]
+    assert traced.plan.views[0].strides == (("*", 3, ("*", ("*", "D", "H"), "T")), "D", ("*", 3, ("*", "D", "H")), 1)
+
+
+def test_a_difference_between_plan_and_concrete_trace_is_named() -> None:
+    """launch can tell tracing from running (a symbolic size is no int for ``type``): the fresh trace shows it."""
+    source, task = load("gelu_flat.py")
+    lying = source.replace("flat, out =", "TILE = TILE if type(x.shape[0]) is type(1) else 512\n    flat, out =")
+    (general,) = plans(lying, task, [Request(task.sizes)])
+    (fresh,) = plans(lying, task, [Request(task.sizes, policy="concrete")])
+    assert "kernel[TILE=512]" in (same_launches(general, task.sizes, fresh) or "")
+    lying = source.replace("(ct.cdiv(x.numel(), TILE),)", "(1 if type(x.shape[0]) is type(1) else 19,)")
+    (general,) = plans(lying, task, [Request(task.sizes)])
+    (fresh,) = plans(lying, task, [Request(task.sizes, policy="concrete")])
+    assert same_launches(general, task.sizes, fresh) == "step 0: grid [19, 1, 1] in the plan, [1, 1, 1] afresh"
+
+
+def test_a_value_error_is_infeasible_and_the_other_requests_go_on() -> None:
+    source, task = load("softmax_padded.py")
+    wide = {**task.sizes, "N": 40000}
+    bad, good = trace(source, task, [Request(wide), Request(task.sizes)], GPU)
+    assert bad.status is Status.INFEASIBLE
+    assert bad.message == "the row does not fit a tile"
+    assert bad.source.startswith("raise ValueError")
+    assert isinstance(good, Traced)
+
+
+def test_kernels_of_one_file_keep_apart_what_a_changed_global_means() -> None:
+    source = """
+import cuda.tile as ct
+AXES = {"T": [128, 256]}
+WIDTH = 0
+
+@ct.kernel
+def kernel(x, y):
+    ct.store(y, index=(ct.bid(0),), tile=ct.load(x, index=(ct.bid(0),), shape=(WIDTH,)))
+
+def launch(stream, x, y, *, T):
+    global WIDTH
+    WIDTH = T
+    ct.launch(stream, (ct.cdiv(x.numel(), WIDTH),), kernel, (x.view(-1), y.view(-1)))
+"""
+    task = everyday("gelu", M=100, N=192)
+    one, two = plans(source, task, [Request(task.sizes, {"T": t}) for t in (128, 256)])
+    (alone,) = plans(source, task, [Request(task.sizes, {"T": 256})])
+    assert set(one.kernels) != set(two.kernels)
+    assert two.kernels == alone.kernels
+    assert {i.key for i in one.names.values()} != {i.key for i in two.names.values()}
