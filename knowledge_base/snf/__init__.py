@@ -1,7 +1,7 @@
 """SNF, the language that says what a piece of a network computes: texts, graphs, tasks, what they mean and cost.
 
-``parse`` and ``show`` (text and graph), ``load_target`` and ``targets`` (shipped specs), ``decompose`` (graph to tasks),
-``everyday``, ``task_named`` and ``canonical`` (tasks), ``cost``; what a graph means is in
+``parse`` and ``show`` (text and graph), ``load_target`` and ``targets`` (shipped specs), ``decompose`` (graph to
+tasks), ``everyday``, ``task_named`` and ``canonical`` (tasks), ``cost``; what a graph means is in
 :mod:`knowledge_base.snf.reference`.  Importing this does not import torch.
 """
 

@@ -312,7 +312,7 @@ def lead(graph: Graph, axes: Axes) -> Atom | None:
     """
     if axes.batched:
         return None
-    names = [v.name for v in (*graph.inputs, *graph.nodes)]
+    names = [v.name for v in graph.values]
     shapes = {name: axes.resolved(name) for name in names}
     touched = {id(a) for axis in axes.touched for a in resolve(axis)}
     first = shapes[graph.outputs[0]]

@@ -54,7 +54,9 @@ def _as_everyday(normal: Normal, task: Task, theirs: Normal) -> tuple[Canonical,
     for (_, name), (mine, _) in zip(theirs.sizes, normal.sizes, strict=True):
         assert isinstance(name, str)
         size[name] = ours[mine]
-    samples = {name: normal.graph.sizes[mine] for (_, name), (mine, _) in zip(theirs.sizes, normal.sizes, strict=True)}  # type: ignore[misc]
+    samples = {
+        str(name): normal.graph.sizes[mine] for (_, name), (mine, _) in zip(theirs.sizes, normal.sizes, strict=True)
+    }
     task = task.at(**samples)
     found = Canonical(
         task,

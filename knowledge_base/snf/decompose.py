@@ -298,7 +298,7 @@ def _piece(graph: Graph, output: str, buffers: set[str]) -> Graph:
             if isinstance(value, Node) and (name == output or name not in buffers):
                 stack.extend(value.args)
     weights = {t.name for t in graph.inputs if t.role == "weight"}
-    values = [v for v in (*graph.inputs, *graph.nodes) if v.name in needed]
+    values = [v for v in graph.values if v.name in needed]
     inputs = tuple(
         Tensor(v.name, v.dtype, v.shape, "weight" if v.name in weights else "input")
         for v in values

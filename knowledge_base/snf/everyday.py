@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernels_generated.runtime.expr import Expr, substitute
+from kernels_generated.runtime.expr import Expr, evaluate, holds, show, substitute
 from knowledge_base.errors import UserError, nearest
 
 from .builder import Builder, Value
@@ -117,10 +117,23 @@ def everyday(name: str, dtype: str = "bf16", precision: str = "ieee", **sizes: i
         )
     if dtype not in FLOATS:
         raise UserError(f"there is no everyday task in {dtype}", f"dtypes are {', '.join(FLOATS)}")
-    task, _ = _made(key, dtype, precision)
-    wrong = sorted(set(sizes) - set(task.sizes))
-    if wrong:
-        raise UserError(f"{key} has no dimension {wrong[0]!r}", f"it has {', '.join(task.sizes)}")
+    return sized(_made(key, dtype, precision)[0], sizes)
+
+
+def sized(task: Task, sizes: Mapping[str, int]) -> Task:
+    """``task`` at other sample sizes.  Raises UserError for a dimension it does not have or a size below 1."""
+    for name, size in sizes.items():
+        if name not in task.sizes:
+            raise UserError(f"{task.name} has no dimension {name!r}", f"it has {', '.join(task.sizes)}")
+        if size < 1:
+            raise UserError(f"{name}={size}: sizes are at least 1", f"say {name}=1 or more")
+    for comparison, left, right in task.constraints:
+        values = [evaluate(e, {**task.sizes, **sizes}) for e in (left, right)]
+        if not holds(comparison, *values):
+            raise UserError(
+                f"{task.name} needs {show(left)} {comparison} {show(right)}, and these are {values[0]} and {values[1]}",
+                f"choose sizes with {show(left)} {comparison} {show(right)}",
+            )
     return task.at(**sizes) if sizes else task
 
 

@@ -139,7 +139,7 @@ def _norm(op: str, leaves: tuple[str, ...]) -> Callable[[Evaluator, ast.Call], N
 
 
 def split(reader: Evaluator, node: ast.Call) -> tuple[Node, ...]:
-    """x.split(n): n equal parts of the last axis; without n one for each name, and a Linear without width grows to fit."""
+    """x.split(n): n equal parts of the last axis; without n one for each name (a Linear without width grows to fit)."""
     assert isinstance(node.func, ast.Attribute)
     options = _keywords(reader, node, ("parts",))
     counts = [*node.args, *options.values()]

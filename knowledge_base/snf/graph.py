@@ -85,9 +85,14 @@ class Graph:
         """The input or node called ``name``; KeyError if there is none."""
         return self._by_name[name]
 
+    @property
+    def values(self) -> list[Tensor | Node]:
+        """Inputs, then nodes."""
+        return [*self.inputs, *self.nodes]
+
     @cached_property
     def _by_name(self) -> dict[str, Tensor | Node]:
-        return {v.name: v for v in (*self.inputs, *self.nodes)}
+        return {v.name: v for v in self.values}
 
     def readers(self, name: str) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if name in n.args)

@@ -52,7 +52,7 @@ _Sorted = tuple[tuple[str, ...], tuple[str, ...], Mapping[str, tuple[str, ...]],
 class _Search:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.values: list[Value] = [*graph.inputs, *graph.nodes]
+        self.values: list[Value] = graph.values
         self.readers: dict[str, list[tuple[Node, int]]] = {v.name: [] for v in self.values}
         for node in graph.nodes:
             for i, arg in enumerate(node.args):

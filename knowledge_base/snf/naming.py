@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels_generated.runtime.expr import Expr
 
-from .graph import Graph, Node, Tensor
+from .graph import Graph, Node
 from .ops import OPS
 
 # What an argument of an op is called, by position; others are activations.
@@ -39,7 +39,7 @@ def _op(graph: Graph, name: str) -> str:
     return value.op if isinstance(value, Node) else "const"
 
 
-def dimensions(graph: Graph) -> dict[str, Expr]:
+def dimensions(graph: Graph) -> dict[str, str]:
     """A name for each dimension, by what the first op that says so does with its axis; else N."""
     wishes: dict[str, str] = {}
 
@@ -70,9 +70,9 @@ def dimensions(graph: Graph) -> dict[str, Expr]:
     first = graph.value(graph.outputs[0]).shape
     if not batched and first and len(first) > 0:
         wish(first[0], "M")
-    out: dict[str, Expr] = {}
+    out: dict[str, str] = {}
     for symbol in graph.sizes:
-        out[symbol] = _fresh(wishes.get(symbol, "N"), {str(v) for v in out.values()})
+        out[symbol] = _fresh(wishes.get(symbol, "N"), set(out.values()))
     return out
 
 
@@ -90,7 +90,3 @@ def _fresh(name: str, taken: set[str]) -> str:
         number += 1
         out = f"{name}{number}"
     return out
-
-
-def is_weight(tensor: Tensor) -> bool:
-    return tensor.role == "weight"

@@ -366,8 +366,7 @@ def _with_sizes(node: Node, change: Callable[[Expr], Expr]) -> Node:
 def _pair(graph: Graph) -> tuple[str, str] | None:
     """Two dimensions each of which occurs only multiplied, once, by the other."""
     partners: dict[str, set[str]] = {}
-    everything: list[Value] = [*graph.inputs, *graph.nodes]
-    for value in everything:
+    for value in graph.values:
         for expr in expressions_of(value):
             for factors in _monomials(expr):
                 for symbol in factors:
@@ -396,21 +395,23 @@ def _named(draft: _Draft, target: Graph) -> Normal:
     """The draft in canonical order under names that its structure gives it."""
     placed = order(draft.graph)
     graph = draft.graph
+    tensors, nodes = {t.name: t for t in graph.inputs}, {n.name: n for n in graph.nodes}
     ordered = replace(
         graph,
         dims=tuple((d, 1) for d in placed.dims),
-        inputs=tuple(sorted((graph.value(n) for n in placed.inputs), key=_weights_last)),  # type: ignore[arg-type,type-var]
-        nodes=tuple(replace(graph.value(n), args=placed.arguments[n]) for n in placed.nodes),  # type: ignore[type-var]
+        inputs=tuple(sorted((tensors[n] for n in placed.inputs), key=lambda t: t.role == "weight")),
+        nodes=tuple(replace(nodes[n], args=placed.arguments[n]) for n in placed.nodes),
         outputs=placed.outputs,
     )
     dims = naming.dimensions(ordered)
+    by: dict[str, Expr] = dict(dims)
     inputs = naming.inputs(ordered)
     builder = Builder()
     builder.reserved = frozenset(inputs.values())
     built: dict[str, Value] = {}
 
     def change(expr: Expr) -> Expr:
-        return substitute(expr, dims)
+        return substitute(expr, by)
 
     for tensor in ordered.inputs:
         built[tensor.name] = builder.input(
@@ -430,7 +431,3 @@ def _named(draft: _Draft, target: Graph) -> Normal:
         tuple((d, origins[d]) for d, _ in final.dims),
         tuple(dims[t] for t in sorted(draft.tiles) if t in dims),
     )
-
-
-def _weights_last(tensor: Tensor) -> bool:
-    return tensor.role == "weight"

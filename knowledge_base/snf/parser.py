@@ -74,11 +74,9 @@ def _tree(text: str, lines: list[str], name: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        line, column = error.lineno or 1, error.offset or 1
-        source = lines[line - 1] if 0 < line <= len(lines) else ""
-        raise SnfError(
-            name, line, max(column, 1), f"syntax: {error.msg}", "SNF lines are Python expressions", source
-        ) from None
+        row, column = error.lineno or 1, max(error.offset or 1, 1)
+        source = lines[row - 1] if 0 < row <= len(lines) else ""
+        raise SnfError(name, row, column, f"syntax: {error.msg}", "SNF lines are Python expressions", source) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SnfError(name, 1, 1, f"unreadable: {error or 'nested too deeply'}", "simplify the text") from None
 
@@ -335,8 +333,7 @@ class _Reader(Evaluator):
         return tensor.name
 
     def _check_samples(self, graph: Graph) -> None:
-        values: list[Tensor | Node] = [*graph.inputs, *graph.nodes]
-        for value in values:
+        for value in graph.values:
             sizes = shape_at(value.shape, graph.sizes)
             count = 1
             for size in sizes:

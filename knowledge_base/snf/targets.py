@@ -10,7 +10,7 @@ from pathlib import Path
 from knowledge_base.errors import UserError, nearest
 
 from .canonical import canonical
-from .everyday import NAMES, everyday
+from .everyday import NAMES, everyday, sized
 from .graph import Graph
 from .parser import MAX_TEXT, parse_noted
 from .task import Task
@@ -42,7 +42,8 @@ def targets() -> tuple[tuple[str, str], ...]:
 def load_target(name_or_path: str, shape: Mapping[str, int] | None = None) -> Target:
     """A shipped spec by its name, or an SNF file: what ends in .snf or contains a slash.
 
-    shape: sample sizes instead of the text's.  Raises UserError: unknown name, unreadable file; SnfError: malformed text.
+    shape: sample sizes instead of the text's.  Raises UserError for an unknown name or an unreadable file, SnfError for a
+    malformed text.
     """
     if name_or_path.endswith(".snf") or "/" in name_or_path:
         path = Path(name_or_path)
@@ -67,7 +68,7 @@ def task_named(name_or_path: str, shape: Mapping[str, int] | None = None) -> Tas
     Raises UserError for an unknown name or dimension, or for a text that is too much for one task.
     """
     if name_or_path.replace("-", "_") in NAMES:
-        return everyday(name_or_path, **dict(shape or {}))
+        return sized(everyday(name_or_path), shape or {})
     is_file = name_or_path.endswith(".snf") or "/" in name_or_path
     names = [name for name, _ in targets()]
     if not is_file and name_or_path.replace("_", "-") not in names:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .graph import Graph, Node, Tensor
+from .graph import Graph, Node
 from .ops import OPS
 
 Units = list[list[int]]
@@ -43,8 +43,7 @@ def reads(
     has gained in front since its node was written (negative: lost).
     """
     out: dict[str, Read] = {}
-    values: list[Tensor | Node] = [*graph.inputs, *graph.nodes]
-    for value in values:
+    for value in graph.values:
         if isinstance(value, Node) and OPS[value.op].kind == "view":
             out[value.name] = _through(
                 value, out[value.args[0]], counts[value.name], cuts.get(value.name, 0), shift.get(value.name, 0)
