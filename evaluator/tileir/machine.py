@@ -82,6 +82,9 @@ class Run:
         lane = int(np.flatnonzero(~holds.reshape(len(holds), -1).all(1))[0])
         x, y, z = (int(c[0]) for c in self.coordinates(frame.ids[lane : lane + 1]))
         self.asserts.append(AssertionFailure(op.attrs["message"], (x, y, z), self.module.location(op)))
+        if self.sanitizer is not None:
+            message = f"the kernel's assertion {op.attrs['message']!r} does not hold"
+            self.sanitizer.report(frame, op, "assert", message, ~holds)
 
     def tick(self, op: ir.Op) -> None:
         """Counts a loop iteration (of all lanes together).  Raises Stopped past a limit."""

@@ -24,11 +24,10 @@ from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
 from .provenance import synchronises, written_parameters
 from .text import Unsupported
+from .undefined import CHECKS
 
 PURE_OPS: dict[str, Callable[..., Tensor]] = {**SHAPE_OPS, **INT_OPS, **FLOAT_OPS, **MMA_OPS}
 TERMINATORS = frozenset({"yield", "continue", "break", "return"})
-# Undefined for some operands: not to be run where the program would not, or the sanitizer would report it in vain.
-_PARTIAL = frozenset({"divi", "remi", "shli", "shri", "ftoi"})
 _VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strided_view", "make_gather_scatter_view",
                           "get_index_space_shape", "get_tensor_shape"})  # fmt: skip
 
@@ -111,10 +110,14 @@ class _Builder:
         return Block(region.arguments, segments, kind, operands, tuple(sorted(captures)))
 
     def hoist(self, op: ir.Op, top: bool) -> bool:
-        """Moves ``op`` to the prologue if it depends on parameters alone and can do no harm there."""
+        """Moves ``op`` to the prologue if it depends on parameters alone and can do no harm there.
+
+        Operations that are undefined for some operands stay where they are inside regions: run where the program would
+        not run them, they would be reported in vain.
+        """
         if op.name in PURE_OPS or op.name in _VIEW_MAKERS or op.name == "assume":
             known = all(v in self.constant for v in op.operands)
-            if known and (top or op.name not in _PARTIAL):
+            if known and (top or op.name not in CHECKS):
                 self.constant.update(op.results)
                 step = self.bind(op)
                 if step is not None:
@@ -146,7 +149,8 @@ class _Builder:
                 self.sizes[result] = size
         name = op.name
         if name in PURE_OPS:
-            return _pure(op, PURE_OPS[name])
+            step = _pure(op, PURE_OPS[name])
+            return _checked(op, step) if name in CHECKS else step
         if name in MEMORY_OPS:
             return MEMORY_OPS[name](op, False)
         if name in BLOCK_OPS:
@@ -196,6 +200,17 @@ def _pure(op: ir.Op, fn: Callable[..., Tensor]) -> Step:
         env[result] = fn(op, *[env[v] for v in operands])
 
     return many
+
+
+def _checked(op: ir.Op, step: Step) -> Step:
+    """The step, its operands looked at first where a sanitizer watches."""
+
+    def checked(frame: Frame) -> None:
+        if frame.run.sanitizer is not None:
+            frame.run.sanitizer.operands(frame, op, [frame.env[v] for v in op.operands])
+        step(frame)
+
+    return checked
 
 
 def _forget(slots: tuple[int, ...]) -> Step:

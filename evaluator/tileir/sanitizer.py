@@ -7,7 +7,9 @@ Kinds of findings:
     index             a tile that lies entirely outside its array (undefined), or partly under check_bounds=False
     misaligned        an address that is no multiple of the element's size
     race              an element written by one block and written or read by another, unordered
-    divide-by-zero, shift, loop-step, float-to-int      operands for which an operation is undefined
+    divide-by-zero, shift, loop-step, float-to-int      operands for which an operation is undefined (elements of tiles,
+                      which may be padding that is thrown away, only give ``notes``)
+    assert            an assertion of the kernel's own that failed
     assumption        an argument that breaks what the kernel was compiled to assume (divisibility, bounds)
     overlap           array arguments that share memory although the kernel assumes that they do not
 
@@ -35,6 +37,7 @@ from .program import Program
 from .promises import PassedArray, check_arguments
 from .provenance import SYNC_ELEMENTS
 from .shadow import ATOMIC, CONFLICTS, MANY, READ, WRITE, Shadow, Window
+from .undefined import CHECKS
 from .windows import Lattice, Piece
 
 _ORDERS = frozenset({"acquire", "release", "acq_rel"})
@@ -69,6 +72,7 @@ class Sanitizer:
     def __init__(self) -> None:
         self.memory = Memory()
         self.findings: list[Finding] = []
+        self.notes: list[Finding] = []
         self.launches = 0
         self._seen: set[tuple[Any, ...]] = set()
         self._shadows: dict[int, Shadow] = {}
@@ -123,9 +127,9 @@ class Sanitizer:
 
     def add(
         self, kind: str, message: str, *, op: ir.Op | None = None, block: int | None = None,
-        allocation: Allocation | None = None, element: int | None = None, frame: Frame | None = None,
+        allocation: Allocation | None = None, element: int | None = None, note: bool = False,
     ) -> None:  # fmt: skip
-        """Records a finding, unless one of this kind, operation and buffer is known in this launch."""
+        """Records a finding (or a note), unless one of this kind, operation and buffer is known in this launch."""
         key = (kind, id(op), None if allocation is None else allocation.index, message if op is None else "")
         if key in self._seen:
             return
@@ -136,23 +140,31 @@ class Sanitizer:
             x, y, z = self._run.coordinates(np.array([block]))
             coordinates = (int(x[0]), int(y[0]), int(z[0]))
         name = "" if allocation is None else allocation.name
-        self.findings.append(
+        (self.notes if note else self.findings).append(
             Finding(
                 kind, message, self.launches, coordinates, op.name if op is not None else "",
                 where.file if where else "", where.line if where else 0, name, element,
             )
         )  # fmt: skip
 
-    def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any) -> None:
+    def operands(self, frame: Frame, op: ir.Op, values: Sequence[Tensor]) -> None:
+        """Looks for operands that make ``op`` undefined."""
+        kind, message, check = CHECKS[op.name]
+        bad = check(op, *values)
+        if bad is not None and bool(bad.any()):
+            self.report(frame, op, kind, message, bad.numpy(), note=bad.dim() > 1)
+
+    def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any, note: bool = False) -> None:
         """A finding about an operation's operands; ``bad`` marks lanes (and elements) or is None."""
         block: int | None = int(frame.ids[0])
         if bad is not None:
-            flags = np.asarray(bad).reshape(len(bad), -1).any(1)
+            array: np.ndarray = np.asarray(bad)
+            flags = array.reshape(array.shape[0], -1).any(1)
             if not flags.any():
                 return
             if len(flags) == len(frame.ids):
                 block = int(frame.ids[int(np.flatnonzero(flags)[0])])
-        self.add(kind, message, op=op, block=block)
+        self.add(kind, message, op=op, block=block, note=note)
 
     def stray(self, frame: Frame, op: ir.Op, index: Tensor, where: Tensor | None, message: str, access: str) -> None:
         """An access outside all allocations or outside its own: ``index`` where ``where``."""
