@@ -40,7 +40,7 @@ def diagnose(failure: Failure, ops: frozenset[str] = frozenset()) -> tuple[str, 
         return "wrong-integers", ""
     got, reference = case.got.to(torch.float64), case.reference
     tolerance = torch.nan_to_num(ulp(reference, case.dtype), 1.0)
-    tolerance = tolerance + 4 * (case.eager.to(torch.float64) - reference).abs().nan_to_num(0.0, 0.0, 0.0)
+    tolerance = tolerance + 4 * (case.eager.to(torch.float64) - reference).abs().nan_to_num(0.0, 0.0, 0.0).max()
     bad = ((got - reference).abs() > tolerance) | (torch.isfinite(got) != torch.isfinite(reference))
     evidence = Evidence(failure, got, reference, bad, ops)
     for pattern in PATTERNS:

@@ -20,8 +20,10 @@ Sizes = dict[str, int]
 
 ELEMENTS = 16_384  # DESIGN: errors are pooled over at least this many elements
 MAX_WORK = 20_000_000  # multiply-adds and elements of one judged size: some 20 ms of a CPU core
+MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
+UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
 
@@ -47,7 +49,11 @@ def output_elements(task: Task, sizes: Mapping[str, int]) -> int:
 
 
 def tiles(plans: Iterable[LaunchPlan], axes: Mapping[str, object], dims: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The tile extents of each dimension: divisors in grids and guards, else axes named for it, else any axis."""
+    """The tile extents of each dimension: divisors in grids and guards, and axes named for it.
+
+    Where nothing at all is found (a persistent grid, say) every dimension gets the extents of any axis; otherwise a
+    dimension without a tile has none.
+    """
     found: dict[str, set[int]] = {d: set() for d in dims}
     for plan in plans:
         for e in _expressions(plan):
@@ -57,10 +63,9 @@ def tiles(plans: Iterable[LaunchPlan], axes: Mapping[str, object], dims: Sequenc
                         found[d].add(divisor)
     powers = {k: v for k, v in axes.items() if isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= MAX_TILE}
     for d in dims:
-        named = {v for k, v in powers.items() if k.upper().endswith(d.upper())}
-        found[d] |= named
-        if not found[d]:
-            found[d] = set(powers.values()) or {16}
+        found[d] |= {v for k, v in powers.items() if k.upper().endswith(d.upper())}
+    if not any(found.values()):
+        found = {d: set(powers.values()) or {16} for d in dims}
     return {d: tuple(sorted(values)) for d, values in found.items()}
 
 
@@ -119,10 +124,10 @@ def judged_sizes(
     extents = tiles(plans, axes, dims)
     guards = [g for plan in plans for g in plan.guards]
     rows: list[Sizes] = [_bulk(task, rng, pinned)]
-    rows.append({d: rng.choice(extents[d]) + 1 for d in dims})
-    rows.append({d: max(1, rng.choice(extents[d]) - 1) for d in dims})
+    rows.append({d: rng.choice(extents[d]) + 1 if extents[d] else rng.choice(UNTILED) for d in dims})
+    rows.append({d: rng.choice(extents[d]) - 1 if extents[d] else rng.choice(UNTILED) for d in dims})
     rows.append(dict.fromkeys(dims, 1))
-    rows.append({d: rng.choice(extents[d]) * rng.choice((1, 2)) for d in dims})
+    rows.append({d: rng.choice(extents[d]) * rng.choice((1, 2)) if extents[d] else 16 for d in dims})
     for d in dims:
         rows.append(_small(dims, rng) | {d: _tall(task.sizes[d], rng)})
     near = _edges(guards, [d for d in dims if d not in pinned])
@@ -164,7 +169,7 @@ def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]])
         row = {d: rng.choice([p for p in PRIMES if scale <= p <= 1.5 * scale + 4]) for d in task.sizes}
         row |= {d: task.sizes[d] for d in pinned}
         satisfied = _satisfy(task, row)
-        if satisfied is None or output_elements(task, satisfied) >= ELEMENTS or work(task.graph, satisfied) > MAX_WORK:
+        if satisfied is None or output_elements(task, satisfied) >= ELEMENTS or _too_large(task, satisfied):
             break
         scale = min(scale * 1.25, 1200)
     return row
@@ -173,7 +178,7 @@ def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]])
 def _fit(task: Task, row: Sizes, keep: frozenset[str]) -> Sizes | None:
     """``row`` within the task's constraints and MAX_WORK (longest dimensions cut first); None if that is impossible."""
     fitted = _satisfy(task, row)
-    while fitted is not None and work(task.graph, fitted) > MAX_WORK:
+    while fitted is not None and _too_large(task, fitted):
         free = {d: v for d, v in fitted.items() if d not in keep and v > 1}
         if not free:
             return fitted
@@ -183,6 +188,10 @@ def _fit(task: Task, row: Sizes, keep: frozenset[str]) -> Sizes | None:
         victim = others[-1][1] if others else longest
         fitted = _satisfy(task, fitted | {victim: (fitted[victim] // 2) | 1})
     return fitted
+
+
+def _too_large(task: Task, row: Sizes) -> bool:
+    return work(task.graph, row) > MAX_WORK or output_elements(task, row) > MAX_OUTPUT
 
 
 def _satisfy(task: Task, row: Sizes) -> Sizes | None:

@@ -94,8 +94,12 @@ WRONG = {
         "undetermined-padding",
         line="left = ct.load(x, (i, k), (TM, TK))",
     ),
-    "the output is the transpose's": Wrong(
-        "linear", (("ct.store(y, (i, j)", "ct.store(y, (j, i)"),), "unsafe", "output-not-written"
+    "the output tiles are transposed": Wrong(
+        "linear",
+        (("ct.store(y, (i, j)", "ct.store(y, (j, i)"),),
+        "unsafe",
+        "index",
+        line="ct.store(y, (j, i), acc.astype(y.dtype))",
     ),
     "the causal mask lets the next key in": Wrong(
         "attention_qkv",
