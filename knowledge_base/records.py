@@ -70,7 +70,7 @@ class CompileEvidence(Record):
     registers: int
     stack_bytes: int
     spill_bytes: int
-    shared_bytes: int
+    shared_bytes: int  # with the 1 KiB that the system reserves
     mma: str = ""  # wgmma, tcgen05, mma.sync, fma (a contraction on scalar units) …; empty: none
     tma: bool = False
     threads: int = 0  # per block
