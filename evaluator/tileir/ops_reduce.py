@@ -2,8 +2,8 @@
 
 The region's arguments are pairs per operand: what was combined so far, then what comes after it (scan's example in the
 Tile IR specification names them ``acc`` and ``elem``), so a function that does not commute sees its operands in order.
-The region runs vectorised, its scalars being whole tiles: a reduction combines neighbours in a tree of log2(n) levels, a
-scan doubles its reach each step.  Regions of one well-known operation go to torch's own reductions.
+The region runs vectorised, its scalars being whole tiles: a reduction combines neighbours in a tree of log2(n) levels,
+a scan doubles its reach each step.  Regions of one well-known operation go to torch's own reductions.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def check_arguments(
 
 
 def _check_assumptions(sanitizer: Sanitizer, program: Program, words: Sequence[Any]) -> None:
-    """Follows chains of ``assume`` from the parameters: predicates on computed values are not promises of the caller."""
+    """Follows chains of ``assume`` from the parameters; predicates on computed values are no promise of the caller."""
     position = {slot: k for k, slot in enumerate(program.module.body.arguments)}
     for op in program.module.body.ops:
         if op.name != "assume" or op.operands[0] not in position:

@@ -162,7 +162,7 @@ class Sanitizer:
             flags = array.reshape(array.shape[0], -1).any(1)
             if not flags.any():
                 return
-            if len(flags) == len(frame.ids):
+            if flags.size == len(frame.ids):
                 block = int(frame.ids[int(np.flatnonzero(flags)[0])])
         self.add(kind, message, op=op, block=block, note=note)
 

@@ -1,7 +1,7 @@
 """Operands for which an operation is undefined: division by zero, shifts by the width, conversions out of range.
 
-A scalar so used is a defect.  An element of a tile may be meant to be thrown away (padding, a masked row), so tiles only
-give a note.  Each check gives a mask of bad elements, or None where the operation is defined for all operands.
+A scalar so used is a defect.  An element of a tile may be meant to be thrown away (padding, a masked row), so tiles
+only give a note.  Each check gives a mask of bad elements, or None where the operation is defined for all operands.
 """
 
 from __future__ import annotations
