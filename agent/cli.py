@@ -31,7 +31,7 @@ Gpu = Annotated[str | None, typer.Option("--gpu", metavar="CHIP", help="Chip: rt
 Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where kernels run.")]
 Shape = Annotated[str | None, typer.Option("--shape", metavar="k=v,…", help="Sample sizes: B=2,T=128.")]
 Axes = Annotated[str | None, typer.Option("--axes", metavar="k=v,…", help="Configuration: TM=64,TN=128.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of hidden inputs and judged sizes.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and judged sizes; else random.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Knowledge base: file or SQLAlchemy URL.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
@@ -66,7 +66,7 @@ def run(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
     ] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     jobs: Jobs = 0,
     as_json: Json = False,
 ) -> int:
@@ -98,7 +98,7 @@ def check(
     axes: Axes = None,
     gpu: Gpu = None,
     device: Device = "auto",
-    seed: Seed = 0,
+    seed: Seed = None,
     db: Db = None,
     as_json: Json = False,
 ) -> int:
@@ -120,8 +120,8 @@ def search(
     as_json: Json = False,
 ) -> int:
     """Compile every configuration of a candidate file and rank them by modelled time."""
-    from . import check as command
     from . import options
+    from . import search_command as command
 
     return command.search(file, task, options.sizes(shape), gpu, jobs, db, as_json)
 
@@ -133,7 +133,7 @@ def emulate(
     shape: Shape = None,
     axes: Axes = None,
     gpu: Gpu = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     as_json: Json = False,
 ) -> int:
     """Run one candidate file at one shape on the CPU, from its Tile IR, and compare with PyTorch."""

@@ -62,9 +62,9 @@ class Judges:
         processes = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            process.terminate()
+            process.kill()
         for process in processes:
-            process.join(5)
+            process.join()
 
 
 def _begin() -> None:

@@ -56,7 +56,7 @@ def final_table(summary: RunSummary, out: Console) -> None:
 
 
 def _totals(summary: RunSummary) -> str:
-    lines = ["error: RMS over PyTorch's own, worst distribution; ~ is modelled, one call; share of the target"]
+    lines = ["error: RMS over PyTorch's own. ~: modelled. µs, floor: one call; share: of the target"]
     if summary.total_us is not None:
         kind = next((t.kind for t in summary.tasks if t.kind), "")
         lines.append(

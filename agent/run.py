@@ -7,7 +7,6 @@ assemblers and judging is done by processes (:mod:`.judging`), so threads are en
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.chips import Chip
-from knowledge_base.errors import EXIT_INTERRUPTED, UserError
+from knowledge_base.errors import EXIT_INTERRUPTED
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.task import Decomposition, Task
-from knowledge_base.store import RunRecord, Store
+from knowledge_base.store import Store
 
 from . import report
-from .doctor import NOTICE
 from .judging import Judges
 from .machine import cores
 from .proposers.base import Proposer
@@ -92,8 +90,8 @@ def run(
             status = "done" if all(r.correct for r in results) and composed.get("status") == "correct" else "incomplete"
         except KeyboardInterrupt:
             stopping.set()
-            summary = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
-            store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, summary)
+            so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
+            store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
             folder.log("interrupted")
             raise
     summary = RunSummary(

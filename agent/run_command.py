@@ -102,10 +102,10 @@ def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
 
     chip = chip_for(gpu)
     choice = choose(asked.proposer, asked.model)
-    graph = load_target(asked.target, dict(asked.shape))
+    target = load_target(asked.target, dict(asked.shape))
     run_id = new_id(asked.target)
     folder = RunFolder(run_id)
-    folder.write("target.snf", show(graph))
+    folder.write("target.snf", show(target.graph))
     record = RunRecord(
         id=run_id,
         target=asked.target,
@@ -118,7 +118,9 @@ def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
     )
     store.start_run(record)
     folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
-    return run_id, asked, chip, graph, folder
+    for note in target.notes:
+        folder.log(f"note: {note}")
+    return run_id, asked, chip, target.graph, folder
 
 
 def _resume(store: Any, run_id: str, asked: Any) -> Begun:

@@ -14,7 +14,7 @@ class TaskResult:
     """One task of the target.  Times in µs on the run's chip, for one call; ``kind`` says measured or modelled.
 
     status: correct (it has a kernel) | the last verdict's status | unfinished (budget, interruption).
-    error: the kernel's largest RMS error over PyTorch's own, by distribution; None where PyTorch is exact.
+    error: the kernel's RMS error over PyTorch's own, on normal inputs; None where PyTorch is exact.
     searched, configurations: how many of the AXES' combinations were compiled, of how many.
     """
 

@@ -8,19 +8,16 @@ from .console import console, emit, table
 
 
 def listing(as_json: bool) -> int:
-    """Lists the shipped targets with their sample sizes."""
-    from knowledge_base.snf import load_target, targets
+    """Lists the shipped targets, each with its first line."""
+    from knowledge_base.snf.targets import targets
 
-    rows = []
-    for name in targets():
-        graph = load_target(name, {})
-        rows.append({"name": name, "sizes": graph.sizes, "nodes": len(graph.nodes), "outputs": list(graph.outputs)})
+    rows = [{"name": name, "about": about} for name, about in targets()]
     if as_json:
         emit(rows)
         return EXIT_DONE
-    made = table([("target", "left", 18), ("ops", "right", 5), ("sample sizes (--shape changes them)", "left", None)])
+    made = table([("target", "left", 18), ("what it is", "left", None)])
     for row in rows:
-        made.add_row(row["name"], str(row["nodes"]), ", ".join(f"{k}={v}" for k, v in row["sizes"].items()))
+        made.add_row(row["name"], row["about"])
     out = console()
     out.print(made)
     out.print("Or a file of your own: --target my.snf", style="dim", markup=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from knowledge_base.store import Evaluation, Known, Store, Winner
 from . import winners
 from .check import error_ratio
 from .proposers.base import ProposalRequest, Proposer
+from .ranking import Ranking, evaluations, rank
 from .summary import TaskResult
 
 if TYPE_CHECKING:
@@ -80,20 +81,6 @@ class Judged:
     configurations: int = 0
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """A candidate's configurations, fastest modelled first, and how many there were to search."""
-
-    candidate: Candidate
-    rows: tuple[Evaluation, ...]
-    searched: int
-    configurations: int
-
-    @property
-    def us(self) -> float:
-        return self.rows[0].measurements[0].us if self.rows else float("inf")
-
-
 class TaskWork:
     """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it."""
 
@@ -103,6 +90,7 @@ class TaskWork:
         self.feedback: list[Verdict] = []
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
+        self.done = 0.0  # share of the task's work, for the bar
 
     def run(self) -> TaskResult:
         """Finds, records and writes the task's winner."""
@@ -118,7 +106,7 @@ class TaskWork:
         except Stopped:
             self.say_end(False, "stopped")
             if general is None:
-                return self.result("unfinished", "stopped before a kernel was judged", None, None, start)
+                return self.result("unfinished", "stopped before a kernel was judged", None, start)
         result = self.conclude(general, special, start)
         self.say_end(result.correct, f"{result.kernel[:8]} {result.status}" if result.correct else result.status)
         return result
@@ -148,30 +136,47 @@ class TaskWork:
         for number, (candidate, move) in enumerate(candidates):
             self.context.check_time()
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
-            found.append((self.ranking(candidate, move), move))
+            found.append((self.ranking(candidate), move))
         return sorted(found, key=lambda pair: pair[0].us)
 
-    def ranking(self, candidate: Candidate, move: str) -> Ranking:
+    def ranking(self, candidate: Candidate) -> Ranking:
+        """The candidate's configurations: as they are known, else searched now and recorded."""
         context = self.context
         stored = context.store.of_candidate(
             self.task.identity, candidate.digest, context.chip.name, self.task.sizes, context.evaluator
         )
         rows = [k.evaluation for k in stored]
-        total = len(rows)
         if not any(row.measurements for row in rows):
             self.fresh = True
-            rows, total = self.search(candidate)
+            rows = self.search(candidate)
             context.store.record(candidate, rows, run=context.run, move="search")
-        failed = [row.verdict for row in rows if row.verdict is not None and not row.verdict.correct]
-        usable = [row for row in rows if row.measurements and (row.verdict is None or row.verdict.correct)]
-        usable.sort(key=lambda row: row.measurements[0].us)
-        if not usable and failed:
-            self.reject(candidate, failed[0])
-        return Ranking(candidate, tuple(usable), len(rows), total)
+        ranked = rank(candidate, rows)
+        if not ranked.rows and ranked.refused is not None:
+            self.reject(candidate, ranked.refused)
+        return ranked
 
-    def search(self, candidate: Candidate) -> tuple[list[Evaluation], int]:
-        """(an evaluation per configuration that was compiled, how many configurations there are)."""
-        raise NotImplementedError
+    def search(self, candidate: Candidate) -> list[Evaluation]:
+        from .search import Row, search
+
+        context = self.context
+
+        def progress(done: int, expected: int, _: Row) -> None:
+            context.check_time()
+            self.say(self.done, f"searching {done}/{expected}")
+
+        known = context.store.best(self.task.identity, context.chip.name, limit=1)
+        found = search(
+            candidate.source,
+            self.task,
+            context.chip,
+            jobs=context.jobs,
+            first=[dict(k.evaluation.configuration) for k in known],
+            seconds=context.search_seconds,
+            progress=progress,
+        )
+        if found.verdict is not None:
+            self.reject(candidate, found.verdict)
+        return evaluations(found, candidate, self.task, context.chip, context.evaluator)
 
     # ------------------------------------------------------------------------------------------------ judging
 
@@ -262,13 +267,15 @@ class TaskWork:
             last = self.rejected[-1] if self.rejected else {"status": "no-candidate", "message": "nothing was proposed"}
             if special is not None:
                 last = {"status": "infeasible", "message": "no candidate is correct at every size"}
-            return self.result(str(last["status"]), str(last["message"]), None, None, start)
-        folder: Path | None = None
-        for judged in filter(None, (general, special)):
-            folder = self.write(judged)
-        return self.result("correct", "", special or general, folder, start)
+            return self.result(str(last["status"]), str(last["message"]), None, start)
+        folder, guards = self.write(general)
+        if special is not None:
+            folder, guards = self.write(special)
+        done = self.result("correct", "", special or general, start)
+        return replace(done, guards=guards, folder=str(folder.relative_to(self.context.folder.path)))
 
-    def write(self, judged: Judged) -> Path:
+    def write(self, judged: Judged) -> tuple[Path, tuple[tuple[str, ...], ...]]:
+        """Writes and records a winner; its folder, and the guards of each of its plans."""
         context, evaluation = self.context, judged.known.evaluation
         plans = judged.plans or self.trace_again(judged)
         won = winners.Won(
@@ -284,11 +291,11 @@ class TaskWork:
             general=judged.general,
         )
         folder = winners.write(context.folder.path / "winners", won)
-        guards = tuple(winners.guards(t.plan) for t in plans)
+        guards = tuple(tuple(winners.guards(t.plan)) for t in plans)
         place = str(folder.relative_to(context.folder.path))
         winner = Winner(evaluation, judged.measurement, judged.general, guards, place)
         context.store.record_winner(context.run, winner)
-        return folder
+        return folder, guards
 
     def trace_again(self, judged: Judged) -> tuple[Traced, ...]:
         """The plans of a verdict that was reused: traced at the sizes that it was reached at."""
@@ -305,7 +312,7 @@ class TaskWork:
             raise RuntimeError(f"a kernel that was correct does not trace: {covered.message}")
         return tuple(covered.plans)
 
-    def result(self, status: str, message: str, judged: Judged | None, folder: Path | None, start: float) -> TaskResult:
+    def result(self, status: str, message: str, judged: Judged | None, start: float) -> TaskResult:
         from evaluator.model import floor_us
 
         common: dict[str, Any] = {
@@ -336,10 +343,10 @@ class TaskWork:
             evidence=tuple(e.model_dump() for e in evaluation.evidence),
             searched=judged.searched,
             configurations=judged.configurations,
-            folder=str(folder.relative_to(self.context.folder.path)) if folder is not None else "",
         )
 
     def say(self, done: float, now: str) -> None:
+        self.done = done
         self.context.progress.step(self.label, done, 1.0, now)
 
     def say_end(self, good: bool, text: str) -> None:
