@@ -2,8 +2,8 @@
 
 The axes of the file span a product; where it is larger than the limit, a seeded quasi-random part of it is looked at
 (the default, its neighbours along one axis, then Halton points).  Each configuration is traced, priced by the model
-with an *ideal* cubin, and compiled in order of that price.  As no real cubin is faster than the ideal one, what is priced
-more than PRUNE times the best modelled time so far is not compiled: it cannot win.  Spilling and unlaunchable
+with an *ideal* cubin, and compiled in order of that price.  As no real cubin is faster than the ideal one, what is
+priced more than PRUNE times the best modelled time so far is not compiled: it cannot win.  Spilling and unlaunchable
 configurations are kept as rows with their reason, behind all others.
 
 What comes out is modelled, never measured, and says nothing about right or wrong: that is the judge's.
@@ -31,7 +31,7 @@ LIMIT = 64  # configurations looked at unless told
 PRUNE = 1.1  # the ideal price may be this much above the best time before a configuration is given up
 CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
-ASSEMBLY_S = 20.0  # a kernel that the assembler chews on for longer is unrolled beyond any use
+ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
 
 Axes = Mapping[str, Any]
@@ -296,7 +296,7 @@ class _Search:
         from evaluator.compile import compile_kernels
 
         new = {k: one.kernels[k] for one in chunk for k in one.plan.kernels if k not in self.seen}
-        answers = compile_kernels(new, [self.chip.arch], jobs=self.jobs, cache=self.cache, wall_s=ASSEMBLY_S)
+        answers = compile_kernels(new, [self.chip.arch], jobs=self.jobs, cache=self.cache, seconds=ASSEMBLY_S)
         self.seen |= {digest: answer for (digest, _), answer in answers.items()}
 
     def row(self, one: Traced) -> Row:

@@ -23,27 +23,30 @@ OPTIONS = ("--opt-level=3", "--remarks=all", "--remark-format=yaml")
 MAX_BYTECODE = 16 << 20  # honest bytecodes are a few KiB
 MAX_MESSAGE = 600
 
-# An honest kernel takes 0.2 to 7 s and 120 to 200 MB; beyond a minute the tile is far too large for any chip.
-WALL_S = 60.0
+# An honest kernel takes 0.2 to 7 s of a processor and 120 to 200 MB; beyond a minute its tiles are far too large.
+SECONDS = 60.0
+WALL_FACTOR = 4  # wall time allowed per second of processor time: other work may hold the processors
 
 
-def limits(wall_s: float) -> confine.Limits:
+def limits(seconds: float) -> confine.Limits:
     """What one assembly may use: address space is above 2 GiB for any kernel, resident memory below 200 MB."""
-    return confine.Limits(wall_s=wall_s, cpu_s=math.ceil(wall_s), memory_bytes=4 << 30, output_bytes=1 << 20)
+    return confine.Limits(
+        wall_s=WALL_FACTOR * seconds, cpu_s=math.ceil(seconds), memory_bytes=4 << 30, output_bytes=1 << 20
+    )
 
 
-def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, wall_s: float = WALL_S) -> Compiled | Verdict:
+def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, seconds: float = SECONDS) -> Compiled | Verdict:
     """Assembles ``bytecode`` (SHA-256 ``kernel``) for ``arch``.  A refusal, crash or timeout is a Verdict."""
     if len(bytecode) > MAX_BYTECODE:
         return _rejected(Status.COMPILE_ERROR, f"a bytecode of {len(bytecode)} bytes: the limit is {MAX_BYTECODE}")
     done = confine.run(
         [str(tool.path), f"--gpu-name={arch}", *OPTIONS, "--remarks-output-file=k.yaml", "-o", "k.cubin", "k.tileir"],
-        limits=limits(wall_s),
+        limits=limits(seconds),
         files={"k.tileir": bytecode},
         collect=("k.cubin", "k.yaml"),
     )
     if done.breach == "time":
-        message = f"the assembler ran longer than {wall_s:g} s for {arch}: the tiles are too large"
+        message = f"the assembler ran longer than {seconds:g} s for {arch}: the tiles are too large"
         return _rejected(Status.TIMEOUT, message, error_class="compile-timeout")
     message, line = clean(done.stderr_tail.decode(errors="replace"))
     if done.breach:

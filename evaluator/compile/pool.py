@@ -16,7 +16,7 @@ from knowledge_base.chips import ARCHS
 from knowledge_base.errors import UserError, nearest
 from knowledge_base.records import Status, Verdict
 
-from .assemble import OPTIONS, WALL_S, assemble
+from .assemble import OPTIONS, SECONDS, assemble
 from .cache import Cache, Compiled, key
 
 Key = tuple[str, str]  # SHA-256 of the bytecode, architecture
@@ -34,12 +34,13 @@ def compile_kernels(
     *,
     jobs: int | None = None,
     cache: Cache | None = None,
-    wall_s: float = WALL_S,
+    seconds: float = SECONDS,
     progress: Progress | None = None,
 ) -> dict[Key, Compiled | Verdict]:
     """Assembles every bytecode (by its SHA-256) for every architecture; a failure is a Verdict in its place.
 
-    jobs: how many tileiras at once (default: the processors).  cache: default the user's.  wall_s: the limit for one.
+    jobs: how many tileiras at once (default: the processors).  cache: default the user's.  seconds: of processor
+    time, the limit for one; of wall time four times that.
     progress: called in this thread for each answer.  Raises EnvironmentLacks without tileiras, UserError for an unknown
     architecture, ValueError for a bytecode that does not have its hash.
     """
@@ -67,7 +68,7 @@ def compile_kernels(
     if wanted:
         pool = ThreadPoolExecutor(max_workers=max(1, min(jobs or cores(), len(wanted))), thread_name_prefix="tileiras")
         try:
-            running = {pool.submit(assemble, k[0], kernels[k[0]], k[1], tool, wall_s): k for k in wanted}
+            running = {pool.submit(assemble, k[0], kernels[k[0]], k[1], tool, seconds): k for k in wanted}
             for future in as_completed(running):
                 k, answer = running[future], future.result()
                 results[k] = answer
