@@ -30,8 +30,8 @@ def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str
     """The operand's tile as mma takes it; padding is zero on every side."""
     tile = writer.emit(value, at, frame, raw=True)
     text = writer.convert(tile, dtype)
-    if not tile.zero:  # gathered: elements beyond the edges may be anything
-        inside = [f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})" for a in frame if a in tile.axes]
+    if not tile.zero or tile.axes != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
+        inside = [f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})" for a in frame]
         text = f"ct.where({' & '.join(inside)}, {text}, ct.astype(0, {CT_DTYPES[dtype]}))"
     return f"{text}.astype(ct.tfloat32)" if tf32 and dtype == "f32" else text
 
@@ -49,7 +49,7 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {tm})")
     writer.line(f"column_tiles = ct.cdiv({writer.expr(columns.extent)}, {tn})")
     batch = product([x.extent for x in group.grid])
-    count = "row_tiles * column_tiles" + (f" * {writer.names.size(batch)}" if group.grid else "")
+    count = "row_tiles * column_tiles" + (f" * {writer.names.factor(batch)}" if group.grid else "")
     for x in group.grid:
         writer.expr(x.extent)
     with writer.block(f"for tile in range(ct.bid(0), {count}, ct.num_blocks(0)):", rows, columns, *group.grid):
@@ -75,7 +75,7 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
         store_all(writer, group, (rows, columns))
     size = writer.names.size
     tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
-    tiles += f" * {size(batch)}" if group.grid else ""
+    tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
     setup = [
         f"tiles = {tiles}",
         "# persistent: as many blocks as fit at once, each walks through several tiles",
@@ -154,7 +154,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     qk_batch = broadcast_at(batch, qk.shape[:-2])
     tm, tn, td, te = (writer.constant(str(x.tile)) for x in (rows, keys, depth, columns))
     size = writer.names.size
-    queries_n, keys_n = writer.expr(rows.extent), writer.expr(keys.extent)
+    queries_n, keys_n = writer.factor(rows.extent), writer.factor(keys.extent)
 
     if group.grid:
         grid_axes(writer, group.grid, "ct.bid(0)")
@@ -232,9 +232,9 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     writer.define(anchor, Tile("out", work, frozenset((rows, columns)), 0))
     store_all(writer, group, (rows, columns))
     heads = product([x.extent for x in group.grid])
-    setup = _padded("TD", size(depth.extent))
+    setup = _padded("TD", writer.names.factor(depth.extent))
     if te != td:
-        setup += _padded("TE", size(columns.extent))
+        setup += _padded("TE", writer.names.factor(columns.extent))
     sizes = [x.extent for x in (rows, columns, depth, *group.grid)]
     doc = "Attention: online softmax over tiles of keys, scores never leave the chip."
     grid = (size(heads), f"ct.cdiv({size(rows.extent)}, TM)")

@@ -46,8 +46,8 @@ def grid_axes(writer: KernelWriter, axes: tuple[Axis, ...], block: str) -> Expr:
     rest = block
     if len(axes) > 1:
         for axis in reversed(axes[1:]):
-            writer.line(f"{axis.index} = {rest} % {writer.expr(axis.extent)}")
-            rest = f"{rest} // {writer.expr(axis.extent)}"
+            writer.line(f"{axis.index} = {rest} % {writer.factor(axis.extent)}")
+            rest = f"{rest} // {writer.factor(axis.extent)}"
         writer.line(f"{axes[0].index} = {rest}")
     return count
 
@@ -200,7 +200,7 @@ def _finish(writer: KernelWriter, anchor: Prim, acc: str, dtype: str, frame: Fra
 
 def _define(writer: KernelWriter, anchor: Prim, text: str, dtype: str, frame: Frame, alone: bool) -> None:
     if anchor.attr("kind") == "mean":
-        text += f" / {writer.expr(frame[1].extent)}"
+        text += f" / {writer.factor(frame[1].extent)}"
     name = writer.fresh(anchor.name or anchor.attr("kind"))
     writer.line(f"{name} = {text}")
     writer.define(anchor, Tile(name, dtype, frozenset() if alone else frozenset([frame[0]]), len(writer.scopes) - 1))

@@ -74,6 +74,9 @@ class Primitives:
 
     def __init__(self) -> None:
         self._made: dict[Any, Prim] = {}
+        # Steps inside one op of the graph (a norm's squares).  They are never stored: what is rounded in memory are values
+        # that the graph names, so that all parts of a norm see the same numbers.
+        self.inner: set[Prim] = set()
 
     def make(
         self, op: str, args: Sequence[Prim] = (), shape: Shape = (), dtype: str = "f32", name: str = "", **attrs: Any
@@ -84,6 +87,13 @@ class Primitives:
         if key not in self._made:
             self._made[key] = Prim(op, tuple(args), frozen, shape, dtype, name)
         return self._made[key]
+
+    def lower(self, node: Node, args: list[Prim]) -> Prim:
+        """The primitive for a node of the graph; what was made on the way is inner."""
+        before = len(self._made)
+        result = _lower(self, node, args)
+        self.inner.update(p for p in list(self._made.values())[before:] if p is not result)
+        return result
 
     # ------------------------------------------------------------------------------------------ arithmetic
 
@@ -124,10 +134,12 @@ class Primitives:
 
     def spell_out_softmax(self, node: Prim) -> Prim:
         (x,) = node.args
-        axis, dtype = len(x.shape) - 1, node.dtype
+        axis, dtype = len(x.shape) - 1, work_dtype(node.dtype)
         top = self.reduce("max", x, axis, dtype, "top")
         e = self.elementwise("exp", [self.elementwise("sub", [x, top], dtype, "below")], dtype, "e")
-        return self.elementwise("div", [e, self.reduce("sum", e, axis, dtype, "total")], dtype, node.name)
+        total = self.reduce("sum", e, axis, dtype, "total")
+        self.inner.update((e, *e.args))
+        return self.elementwise("div", [e, total], node.dtype, node.name)
 
     # ------------------------------------------------------------------------------------------ views
 
@@ -173,14 +185,14 @@ def from_graph(graph: Graph) -> tuple[Primitives, dict[str, Prim]]:
         t.name: made.make("leaf", (), t.shape, t.dtype, t.name, buffer=t.name) for t in graph.inputs
     }
     for node in graph.nodes:
-        values[node.name] = _lower(made, node, [values[a] for a in node.args])
+        values[node.name] = made.lower(node, [values[a] for a in node.args])
     return made, values
 
 
 def _lower(made: Primitives, node: Node, args: list[Prim]) -> Prim:
     op, dtype, name = node.op, node.dtype, node.name
     if op in ELEMENTWISE:
-        return made.elementwise(op, args, dtype, name, **dict(node.attrs))
+        return made.elementwise(op, args, dtype, name, **{k: v for k, v in node.attrs if k != "dtype"})
     if op in _LOWER:
         return _LOWER[op](made, node, args)
     if op in ("gather", "softmax"):
@@ -206,7 +218,7 @@ def _reduction(made: Primitives, node: Node, args: list[Prim]) -> Prim:
     if not node.attr("keepdims"):
         kept = made.select(kept, axis, 0, node.name)
     # the value has the graph's dtype where it is stored
-    return made.elementwise("cast", [kept], node.dtype, node.name, dtype=node.dtype)
+    return made.elementwise("cast", [kept], node.dtype, node.name)
 
 
 def _layernorm(made: Primitives, node: Node, args: list[Prim]) -> Prim:

@@ -160,6 +160,13 @@ class _Scheduler:
         return self._again(v, [self.buffered(a) for a in args])  # gather, concat: free, over buffers
 
     def _again(self, v: Prim, args: Sequence[Prim]) -> Prim:
+        """The same op on other arguments."""
+        node = self._made_again(v, args)
+        if v in self.made.inner and node.op == v.op:
+            self.made.inner.add(node)
+        return node
+
+    def _made_again(self, v: Prim, args: Sequence[Prim]) -> Prim:
         if v.op == "reshape":
             return self.made.reshape(args[0], v.shape, v.name)
         if v.op == "permute":
@@ -180,7 +187,7 @@ class _Scheduler:
     def loadable(self, v: Prim) -> Prim:
         """``v`` as a view of a buffer: an operand that is streamed many times is computed once."""
         base = peel(v)
-        return v if base.op == "leaf" else self._review(v, base, self.store(base))
+        return v if base.op == "leaf" else self._review(v, base, self._stored_leaf(base))
 
     def _review(self, v: Prim, base: Prim, leaf: Prim) -> Prim:
         if v is base:
@@ -188,6 +195,12 @@ class _Scheduler:
         return self._again(v, [self._review(v.args[0], base, leaf)])
 
     def store(self, v: Prim) -> Prim:
+        """``v`` over buffers: the leaf it is stored to; for an inner step, the step over stored values."""
+        if v in self.made.inner and v.op in ELEMENTWISE:
+            return self._again(v, [self.buffered(a) for a in v.args])
+        return self._stored_leaf(v)
+
+    def _stored_leaf(self, v: Prim) -> Prim:
         """The leaf that ``v`` is stored to: an output if it is one, otherwise a workspace."""
         if v in self.stored:
             return self.stored[v]
@@ -293,7 +306,8 @@ class _Scheduler:
                 continue
             lead = rank - len(a.shape)
             for p, (index, old) in enumerate(zip(place.at, place.was, strict=True), lead):
-                if index != ZERO and at[p] not in (ZERO, index):
+                stretched = a.shape[p - lead] == 1 and v.shape[p] != 1
+                if index != ZERO and (stretched or at[p] not in (ZERO, index)):
                     return None
                 at[p] = index if index != ZERO else at[p]
                 was[p] = old or was[p]

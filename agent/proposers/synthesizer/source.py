@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, symbols
+from knowledge_base.errors import UserError
 from knowledge_base.snf import ops
 from knowledge_base.snf.graph import Tensor
 from knowledge_base.snf.task import Task
@@ -140,10 +141,10 @@ def _tidy(lines: Sequence[str]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- launch
 
 
-def _dim_lines(tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> list[str]:
+def _dim_lines(task: Task, tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> list[str]:
     """Lines that read the wanted dimensions off the tensors' shapes.
 
-    Raises NotImplementedError for a dimension that no shape tells.
+    Raises UserError for a dimension that no shape tells.
     """
     lines: list[str] = []
     known: set[str] = set()
@@ -157,7 +158,10 @@ def _dim_lines(tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> lis
     while wanted - known:  # sizes such as 3*C: divided by what is known
         step = _solve(tensors, names, wanted, known)
         if step is None:
-            raise NotImplementedError(f"no tensor's shape tells the size {sorted(wanted - known)[0]}")
+            raise UserError(
+                f"{task.name}: no input or output has the size {sorted(wanted - known)[0]}, so a launch can't know it",
+                "give the task an argument of that size",
+            )
         lines.append(step[1])
         known.add(step[0])
     return lines
@@ -215,7 +219,7 @@ def _launch_text(file: File) -> str:
         for p in k.writer.parameters.values():
             if tuple(natural[p.buffer]) != p.shape:
                 wanted |= {d for s in p.shape for d in symbols(s)}
-    lines = [*_dim_lines(tensors, names, wanted), *body]
+    lines = [*_dim_lines(task, tensors, names, wanted), *body]
     return "\n".join(["", header, *(INDENT + line for line in lines), ""])
 
 

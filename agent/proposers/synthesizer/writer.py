@@ -66,7 +66,12 @@ class Names:
 
     def size(self, e: Expr) -> str:
         """A size as source text."""
-        return show(substitute(e, dict(self.dims))).replace("cdiv(", "ct.cdiv(")
+        return show(substitute(e, dict(self.dims))).replace("cdiv(", "ct.cdiv(").replace("*", " * ")
+
+    def factor(self, e: Expr) -> str:
+        """A size that may stand as a factor or divisor."""
+        text = self.size(e)
+        return text if isinstance(e, int | str) and not text.startswith("-") else f"({text})"
 
 
 @dataclass
@@ -319,29 +324,33 @@ class KernelWriter:
         for atom, c in plain:
             tile = self._atom(atom, frame)
             axes, depth = axes | tile.axes, max(depth, tile.depth)
-            parts.append(tile.text if c == 1 else f"{tile.text} * {self._factor(c)}")
-        if index.constant != 0 or not parts:
-            parts.append(self._factor(index.constant))
+            parts.append(tile.text if c == 1 else f"{tile.text} * {self.factor(c)}")
         text = " + ".join(parts)
+        negative = ops.build("-", 0, index.constant)
+        if text and len(show(negative)) < len(show(index.constant)):
+            text += f" - {self.factor(negative)}"
+        elif index.constant != 0 or not parts:
+            text += (" + " if text else "") + self.factor(index.constant)
         if not axes:
-            return Tile(text if len(parts) == 1 else f"({text})", "i32", axes, depth)
+            return Tile(text if text.isalnum() else f"({text})", "i32", axes, depth)
         return self._assign(("index", index, frame), "at", text, Tile("", "i32", axes, depth))
 
-    def _factor(self, e: Expr) -> str:
-        text = self.expr(e)
-        return text if isinstance(e, int | str) and not text.startswith("-") else f"({text})"
+    def factor(self, e: Expr) -> str:
+        """A size that may stand as a factor or divisor."""
+        self.expr(e)
+        return self.names.factor(e)
 
     def _atom(self, atom: object, frame: Frame) -> Tile:
         if isinstance(atom, Axis):
             return self.numbers(atom, frame)
         if isinstance(atom, Loaded):
             tile = self.emit(atom.value, atom.at, frame)
-            return tile if tile.axes else Tile(f"{tile.text}.item()", tile.dtype, tile.axes, tile.depth)
+            return tile
         assert isinstance(atom, Quotient)
         inner = self.index(atom.index, frame)
         if atom.by == 1:
             return inner
-        text = f"{inner.text} {'%' if atom.remainder else '//'} {self._factor(atom.by)}"
+        text = f"{inner.text} {'%' if atom.remainder else '//'} {self.factor(atom.by)}"
         if not inner.axes:
             return Tile(f"({text})", inner.dtype, inner.axes, inner.depth)
         return self._assign(("quotient", atom, frame), "at", text, Tile("", inner.dtype, inner.axes, inner.depth))
@@ -376,11 +385,12 @@ class KernelWriter:
             return self._assign(key, hint, text, Tile("", target, axes, depth))
         shape = place.tile_shape(frame)
         natural = place.shape
-        reshape = "" if natural == shape or (len(natural) == 1 and len(frame) == 2 and shape[0] == "1") else (
-            f".reshape(({', '.join(shape)}{',' if len(shape) == 1 else ''}))"
-        )  # fmt: skip
-        if not place.axes and len(natural) == 1:
-            reshape = ""
+        if not place.axes:
+            reshape = ".item()"
+        elif natural == shape or (len(natural) == 1 and len(frame) == 2 and shape[0] == "1"):
+            reshape = ""  # equal, or a vector that broadcasts along the rows
+        else:
+            reshape = f".reshape(({', '.join(shape)}{',' if len(shape) == 1 else ''}))"
         padding = ", check_bounds=False" if place.exact else ", padding_mode=ct.PaddingMode.ZERO"
         order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
         text = f"ct.load({place.text}{order}{padding}){reshape}{astype}"
