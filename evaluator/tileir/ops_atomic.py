@@ -15,9 +15,9 @@ from torch import Tensor
 from . import ir
 from .machine import Frame, Step
 from .memory import memory_dtype
-from .ops_memory import addresses_of
 from .ops_shape import tile_type
 from .pointers import resolve
+from .tiles import addresses_of
 
 _SIGN_BIT = {torch.int8: -(1 << 7), torch.int16: -(1 << 15), torch.int32: -(1 << 31), torch.int64: -(1 << 63)}
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -25,6 +25,7 @@ from .ops_shape import SHAPE_OPS
 from .provenance import synchronises, written_parameters
 from .text import Unsupported
 from .undefined import CHECKS
+from .widening import uses_of, widens
 
 PURE_OPS: dict[str, Callable[..., Tensor]] = {**SHAPE_OPS, **INT_OPS, **FLOAT_OPS, **MMA_OPS}
 TERMINATORS = frozenset({"yield", "continue", "break", "return"})
@@ -84,6 +85,7 @@ class _Builder:
         self.prologue: list[Step] = []
         self.constant: set[int] = set(module.body.arguments)  # equal in all blocks, known before any runs
         self.sizes: dict[int, int] = {}
+        self.uses = uses_of(module.body)
 
     def block(self, region: ir.Region, kind: str, top: bool) -> Block:
         segments: list[tuple[list[Step], Control | None]] = []
@@ -152,7 +154,7 @@ class _Builder:
             step = _pure(op, PURE_OPS[name])
             return _checked(op, step) if name in CHECKS else step
         if name in MEMORY_OPS:
-            return MEMORY_OPS[name](op, False)
+            return MEMORY_OPS[name](op, name == "load_view_tko" and widens(op, self.uses))
         if name in BLOCK_OPS:
             return BLOCK_OPS[name](op)
         if name in ATOMIC_OPS:

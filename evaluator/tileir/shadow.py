@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .windows import Window
+
 MANY = -1
 WRITE, READ, ATOMIC = "write", "read", "atomic"
 # An access conflicts with these marks of other blocks.
 CONFLICTS = {WRITE: (WRITE, READ, ATOMIC), READ: (WRITE, ATOMIC), ATOMIC: (WRITE, READ)}
-
-Window = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class Shadow:

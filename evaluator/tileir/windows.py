@@ -8,6 +8,7 @@ arithmetic progression, and the clipped tiles at the tensor's edge.  Coordinates
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor
 
 OUTSIDE = 1 << 60  # a start that is outside every tensor (an index that is negative as a signed number)
+
+
+Window = tuple[tuple[int, ...], tuple[int, ...], int]  # size, stride, offset for as_strided
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,40 @@ class Piece:
     counts: tuple[int, ...]
     valid: tuple[int, ...]
 
-    def window(self, strides: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    def window(self, strides: Sequence[int], axes: Sequence[int]) -> Window:
         """(size, stride, offset) of the copy, in elements, for a tensor of these strides per tile dimension."""
         offset = sum(map(int.__mul__, self.start, strides))
         stride = tuple(s * strides[k] for s, k in zip(self.steps, axes, strict=True))
         return self.counts + self.valid, stride + tuple(strides), offset
+
+
+@functools.lru_cache(maxsize=512)
+def _distinct(starts: bytes) -> tuple[tuple[int, ...], np.ndarray]:
+    """The distinct int64 numbers, ascending, and which of them each number is."""
+    values, inverse = np.unique(np.frombuffer(starts, dtype=np.int64), return_inverse=True)
+    return tuple(values.tolist()), inverse
+
+
+@functools.lru_cache(maxsize=512)
+def _arrange(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, ...], np.ndarray | None] | None:
+    """(axes, inverse) of the product of the varying dimensions; None where the lanes' tiles are no product.
+
+    Loops ask for the same rows or columns of tiles again and again, so answers are kept.
+    """
+    found = {k: _distinct(s) for k, s in enumerate(starts) if s is not None}
+    varying = {k: (len(values), inverse) for k, (values, inverse) in found.items() if len(values) > 1}
+    best: tuple[tuple[int, ...], np.ndarray] | None = None
+    identity = np.arange(lanes)
+    for axes in itertools.permutations(varying):
+        code = np.zeros(lanes, dtype=np.int64)
+        for k in axes:
+            code = code * varying[k][0] + varying[k][1]
+        if np.array_equal(code, identity):
+            return axes, None
+        best = best or (axes, code)
+    assert best is not None
+    rows = math.prod(n for n, _ in varying.values())
+    return best if rows <= lanes and len(np.unique(best[1])) == rows else None
 
 
 def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
@@ -67,31 +100,13 @@ def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
 
     With several lattices lane i has lattice ``number`` i: the list then has exactly ``lanes`` entries.
     """
-    distinct: list[tuple[int, ...]] = []
-    inverses: dict[int, np.ndarray] = {}
-    for k, start in enumerate(starts):
-        if isinstance(start, int):
-            distinct.append((start,))
-            continue
-        values, inverse = np.unique(start, return_inverse=True)
-        distinct.append(tuple(values.tolist()))
-        if len(values) > 1:
-            inverses[k] = inverse
-    if not inverses:
-        return [Lattice(tuple(distinct), (), None)]
-    identity = np.arange(lanes)
-    best: Lattice | None = None
-    for axes in itertools.permutations(inverses):
-        code = np.zeros(lanes, dtype=np.int64)
-        for k in axes:
-            code = code * len(distinct[k]) + inverses[k]
-        if np.array_equal(code, identity) and lanes == math.prod(len(distinct[k]) for k in axes):
-            best = Lattice(tuple(distinct), axes, None)
-            break
-        best = best or Lattice(tuple(distinct), axes, code)
-    assert best is not None
-    if best.inverse is None or (best.rows <= lanes and len(np.unique(best.inverse)) == best.rows):
-        return [best]
+    keys = tuple(None if isinstance(s, int) else s.astype(np.int64, copy=False).tobytes() for s in starts)
+    distinct = tuple((s,) if k is None else _distinct(k)[0] for s, k in zip(starts, keys, strict=True))
+    if all(len(d) == 1 for d in distinct):
+        return [Lattice(distinct, (), None)]  # type: ignore[arg-type]
+    arranged = _arrange(keys, lanes)
+    if arranged is not None:
+        return [Lattice(distinct, *arranged)]  # type: ignore[arg-type]
     columns = [np.broadcast_to(s, lanes).tolist() for s in starts]
     return [Lattice(tuple((c[i],) for c in columns), (), None) for i in range(lanes)]
 

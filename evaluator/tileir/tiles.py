@@ -1,0 +1,188 @@
+"""Loads and stores of tiles through views: strided copies where lanes agree on the view, else element by element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import dtypes, ir
+from .machine import Frame
+from .memory import MEMORY_BITS, Allocation, memory_dtype
+from .pointers import gather, scatter
+from .views import PerLane, TileView, addresses, element_coordinates, starts
+from .windows import Lattice, Piece, Window, decompose, is_whole, pieces, to_lanes, to_rows
+
+_PADDING = {"zero": 0.0, "neg_zero": -0.0, "nan": float("nan"), "pos_inf": float("inf"), "neg_inf": float("-inf")}
+
+
+@functools.lru_cache(maxsize=256)
+def _padding(elem: str, kind: str | None, fill: float, target: torch.dtype) -> Tensor:
+    """The value of elements outside the tensor, as a 0-d tensor of dtype ``target``."""
+    value = fill if kind is None else _PADDING[kind]
+    if elem == "i1":
+        return torch.zeros((), dtype=target)
+    if not dtypes.is_float(elem):
+        return torch.tensor(int(value) if kind is None else 0, dtype=torch.int64).to(target)
+    code = dtypes.encode(torch.tensor([value], dtype=torch.float64), elem)
+    if target == torch.float32 and code.dtype != torch.float32:
+        code = dtypes.decode(code, elem)
+    return code[0]
+
+
+class _Layout(NamedTuple):
+    """Where a view that all lanes share lies: first element in ``flat``, sizes and strides per tile dimension."""
+
+    allocation: Allocation
+    flat: Tensor
+    first: int
+    tile: tuple[int, ...]
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def permuted(self, order: Sequence[int]) -> _Layout:
+        tile, extents, strides = (tuple(t[k] for k in order) for t in (self.tile, self.extents, self.strides))
+        return self._replace(tile=tile, extents=extents, strides=strides)
+
+
+def _layout(frame: Frame, view: TileView) -> _Layout | None:
+    """None for views that differ by lane, gather views, packed or misaligned elements: those go by element."""
+    elem = view.tensor.elem
+    if not view.tensor.uniform or view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8:
+        return None
+    base = view.tensor.base
+    assert isinstance(base, int)
+    allocation = frame.run.memory.owner(base)
+    if allocation is None:
+        return None
+    flat = allocation.flat(memory_dtype(elem))
+    first, odd = divmod(base - allocation.base, flat.element_size())
+    # uniform: every size and stride is an int
+    return None if odd else _Layout(allocation, flat, first, view.kind.tile, view.extents, view.strides)  # type: ignore[arg-type]
+
+
+def _windows(layout: _Layout, lattice: Lattice) -> list[tuple[Piece, Window]] | None:
+    """The lattice's pieces and their windows on the flat view; None if an element lies outside the allocation."""
+    found: list[tuple[Piece, Window]] = []
+    elements = layout.flat.numel()
+    for piece in pieces(lattice, layout.tile, layout.extents):
+        size, stride, offset = piece.window(layout.strides, lattice.axes)
+        offset += layout.first
+        if offset < 0 or offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) >= elements:
+            return None
+        found.append((piece, (size, stride, offset)))
+    return found
+
+
+def _memory_order(layout: _Layout) -> list[int] | None:
+    """The dimensions with the contiguous one last, if that is not so: copies then run along memory."""
+    contiguous = [k for k, (s, n) in enumerate(zip(layout.strides, layout.tile, strict=True)) if s == 1 and n > 1]
+    rank = len(layout.tile)
+    if len(contiguous) != 1 or all(n == 1 for n in layout.tile[contiguous[0] + 1 :]):
+        return None
+    return [k for k in range(rank) if k != contiguous[0]] + contiguous
+
+
+def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], target: torch.dtype) -> Tensor:
+    """The tiles numbered ``indices`` as ``target``, one a lane (or one for all)."""
+    layout = _layout(frame, view)
+    if layout is None:
+        return _load_elements(frame, op, view, indices, target)
+    at: Sequence[PerLane] = starts(view, list(indices))
+    if frame.run.sanitizer is not None:
+        frame.run.sanitizer.indices(frame, op, view, at)
+    order = _memory_order(layout)
+    if order is not None:
+        layout, at = layout.permuted(order), [at[k] for k in order]
+    lattices = decompose(at, len(frame.ids))
+    parts = []
+    for number, lattice in enumerate(lattices):
+        rows = _load_lattice(frame, op, view, layout, lattice, target, number if len(lattices) > 1 else None)
+        if rows is None:
+            return _load_elements(frame, op, view, indices, target)
+        parts.append(to_lanes(lattice, rows, layout.tile))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out if order is None else out.permute(0, *(order.index(k) + 1 for k in range(len(order))))
+
+
+def _load_lattice(
+    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, lattice: Lattice, target: torch.dtype, lane: int | None
+) -> Tensor | None:
+    """The product's array; None if an element of it lies outside the allocation."""
+    found = _windows(layout, lattice)
+    if found is None:
+        return None
+    flat, elem = layout.flat, view.tensor.elem
+    if frame.run.sanitizer is not None:
+        frame.run.sanitizer.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read", lane)
+    if len(found) == 1 and is_whole(lattice, layout.tile, layout.extents):
+        return torch.as_strided(flat, *found[0][1]).to(target, copy=True, memory_format=torch.contiguous_format)
+    out = _padding(elem, view.kind.padding, frame.run.padding_fill, target).repeat(*lattice.counts, *layout.tile)
+    for piece, window in found:
+        out[piece.where] = torch.as_strided(flat, *window)
+    return out
+
+
+def _load_elements(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], target: torch.dtype) -> Tensor:
+    """The general way, an address an element: gather views, views that differ by lane, packed elements, strays."""
+    elem = view.tensor.elem
+    address, inside = addresses_of(frame, op, view, indices)
+    values = gather(frame, op, address, inside, elem).to(target)
+    return torch.where(inside, values, _padding(elem, view.kind.padding, frame.run.padding_fill, target))
+
+
+def addresses_of(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """(address, inside the tensor) of every element of the lanes' tiles; shapes [lanes or 1, *tile]."""
+    dense, sparse = list(indices), None
+    if view.kind.kind == "gather_scatter":
+        assert view.kind.sparse_dim is not None
+        sparse = dense[view.kind.sparse_dim]
+        dense[view.kind.sparse_dim] = torch.zeros(1, dtype=torch.int64)
+    at = starts(view, dense)
+    if frame.run.sanitizer is not None:
+        frame.run.sanitizer.indices(frame, op, view, at, sparse)
+    offset, inside = addresses(view, element_coordinates(view, at, sparse))
+    base = torch.as_tensor(view.tensor.base, dtype=torch.int64).reshape(-1, *(1,) * len(view.kind.tile))
+    bits = MEMORY_BITS[view.tensor.elem]
+    address = base + offset * (bits // 8) if bits >= 8 else base * 2 + offset
+    return torch.broadcast_tensors(address, inside)  # type: ignore[return-value]
+
+
+def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], values: Tensor) -> None:
+    """Writes the lanes' tiles; elements outside the tensor are dropped."""
+    elem = view.tensor.elem
+    if elem == "i1":
+        values = values.to(torch.uint8)
+    layout = _layout(frame, view)
+    if layout is None or not _store_windows(frame, op, view, layout, indices, values):
+        address, inside = addresses_of(frame, op, view, indices)
+        if len(frame.ids) > 1:
+            address = address.expand(len(frame.ids), *address.shape[1:])
+        scatter(frame, op, address, inside, values, elem)
+
+
+def _store_windows(
+    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, indices: Sequence[Tensor], values: Tensor
+) -> bool:
+    """Stores by strided copies; False (and nothing written) if an element lies outside the allocation."""
+    at = starts(view, list(indices))
+    work = [(lattice, _windows(layout, lattice)) for lattice in decompose(at, len(frame.ids))]
+    if any(found is None for _, found in work):
+        return False
+    sanitizer = frame.run.sanitizer
+    if sanitizer is not None:
+        sanitizer.indices(frame, op, view, at)
+    for number, (lattice, found) in enumerate(work):
+        assert found is not None
+        lane = number if len(work) > 1 else None
+        if sanitizer is not None:
+            size = layout.flat.element_size()
+            sanitizer.windows(frame, op, layout.allocation, size, lattice, found, "write", lane)
+        mine = values if lane is None or values.shape[0] == 1 else values[lane : lane + 1]
+        rows = to_rows(lattice, mine, layout.tile)
+        for piece, window in found:
+            torch.as_strided(layout.flat, *window).copy_(rows[piece.where])
+    return True
