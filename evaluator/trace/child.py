@@ -65,6 +65,8 @@ def main() -> None:
             except BaseException as error:
                 result = {"verdict": _verdict(error, "trace")}
             finally:
+                if current.recorder is not None:
+                    current.recorder.context.closed = True
                 current.recorder = None
         else:
             result = {"verdict": failure}

@@ -22,10 +22,10 @@ from .export import FrontEndError, export, forget, sha256
 from .fake_torch import BY_CODE, Dtype, Stream, Tensor
 from .refusal import Refusal
 from .signature import Described, describe
-from .symbolic import SHADOWS, Context, Number, Ratio, Size, expr_of, int_like, value_of
+from .symbolic import SHADOWS, STALE, Context, Number, Ratio, Size, expr_of, int_like, value_of
 from .views import Shape, contiguous_strides, product
 
-MAX_LAUNCHES = 1000  # an honest task needs a handful
+MAX_LAUNCHES = 256  # an honest task needs a handful
 MAX_WORKSPACES = 64
 MAX_WORKSPACE_BYTES = 8 * 2**30
 FEW_BLOCKS = 2**16  # always allowed; above it a grid may have one block per element of the plan's buffers
@@ -93,7 +93,7 @@ class Recorder:
 
     def _argument(self, name: str, role: str, dtype: Dtype, shape: Shape) -> Tensor:
         self._arguments.append(
-            {"name": name, "role": role, "dtype": dtype.code, "shape": [to_json(expr_of(s)) for s in shape]}
+            {"name": name, "role": role, "dtype": dtype.code, "shape": [self._own(s) for s in shape]}
         )
         self._elements += value_of(product(shape))
         return Tensor(self, name, dtype, 0, shape, contiguous_strides(shape))
@@ -139,6 +139,9 @@ class Recorder:
             raise TypeError(f"ct.launch: the third argument is a @ct.kernel function, not {type(kernel).__name__}")
         if type(args) is not tuple:
             raise TypeError(f"ct.launch: the kernel's arguments are a tuple, not {type(args).__name__}")
+        for array in _arrays(args):
+            if array._tracer is not self:
+                raise Refusal("stale-array", "an array kept from an earlier call of launch is used in this one")
         entries = self._grid(grid)
         function = kernel._annotated_function.pyfunc
         name = function.__code__.co_name
@@ -149,7 +152,7 @@ class Recorder:
             {
                 "launch": digest,
                 "symbol": symbol,
-                "grid": [to_json(expr_of(g)) for g in entries],
+                "grid": [self._own(g) for g in entries],
                 "parameters": [self._parameter(p) for p in described.parameters],
             }
         )
@@ -161,7 +164,7 @@ class Recorder:
             raise Refusal("grid-rank", f"a grid has 1 to 3 axes, this one has {len(grid)}: fold some into one")
         for axis, entry in enumerate(grid):
             if not int_like(entry):
-                raise Refusal("grid-rank", f"grid axis {axis} is a {type(entry).__name__}, not an int")
+                raise Refusal("grid-rank", f"grid axis {axis} is a {entry.__class__.__name__}, not an int")
             if not (self.context.assume(">=", entry, 1) and self.context.assume("<=", entry, MAX_GRID)):
                 raise Refusal("grid-range", f"grid axis {axis} is {value_of(entry)}, outside 1 … {MAX_GRID}")
         blocks = value_of(product(grid))
@@ -219,10 +222,16 @@ class Recorder:
             return {"view": self._views.setdefault(key, len(self._views)), "index": index}
         _, dtype, value = parameter
         if dtype in ("i32", "i64"):
-            value = to_json(expr_of(value))
+            value = self._own(value)
         elif dtype == "f32" and not math.isfinite(value):  # JSON has no infinities
             value = repr(value)
         return {"scalar": value, "dtype": dtype}
+
+    def _own(self, number: Number) -> Any:
+        """The number as JSON.  A size of an earlier trace, which a candidate may have kept, is refused."""
+        if type(number) is Size and number.context is not self.context:
+            raise Refusal("stale-size", STALE)
+        return to_json(expr_of(number))
 
     def _step(self, step: dict[str, Any]) -> None:
         if len(self._steps) >= MAX_LAUNCHES:
@@ -287,6 +296,14 @@ class Recorder:
             "steps": self._steps,
             "guards": [[g.comparison, to_json(g.left), to_json(g.right)] for g in self.context.needed_guards()],
         }
+
+
+def _arrays(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _arrays(item)
 
 
 def _plain(context: Context, value: Any) -> Any:

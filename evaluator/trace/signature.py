@@ -97,7 +97,7 @@ def _constant(context: Context, name: str, value: Any, out: Described) -> Consta
     elif isinstance(value, Dtype):
         value = foreign_dtype_object_to_native(value)
     if classify_constant(value, True) is None:
-        raise TypeError(f"argument {name}: a {type(value).__name__} cannot be a constant of a kernel")
+        raise TypeError(f"argument {name}: {type(value).__name__} values cannot be constants of a kernel")
     out.constants.append((name, repr(value)))
     return ConstantConstraint(value)
 
@@ -120,7 +120,7 @@ def _scalar(context: Context, name: str, value: Any, node: Any, out: Described) 
         return ScalarConstraint(float32)
     if isinstance(value, Dtype) or classify_constant(value, True) is not None:
         return _constant(context, name, value, out)
-    raise TypeError(f"argument {name}: a kernel cannot take a {type(value).__name__}")
+    raise TypeError(f"argument {name}: a kernel cannot take {type(value).__name__} values")
 
 
 def _array(context: Context, sample: bool, name: str, x: Tensor, node: Any, out: Described) -> ArrayConstraint:

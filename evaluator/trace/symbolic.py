@@ -27,6 +27,8 @@ MAX_EXPR_DEPTH = 48
 NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 MIRRORED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
+STALE = "a size kept from an earlier call of launch is used in this one"
+
 Number = Any  # int | Size: a type checker cannot see that a Size passes for an int
 
 
@@ -35,8 +37,10 @@ class Context:
 
     def __init__(self, dims: dict[str, int]) -> None:
         self.dims = dims
+        self.closed = False  # after launch: a size that the candidate kept must not be used again
         self.guards: list[Guard] = []
         self._seen: dict[tuple[str, Expr, Expr], bool] = {}
+        self._decided: dict[tuple[str, Expr, Expr], tuple[bool | None, int]] = {}
         self._pins: dict[str, Expr] = {}
         self._multiples: dict[str, int] = {}
         self._low: dict[str, int] = {}
@@ -54,6 +58,8 @@ class Context:
 
     def test(self, comparison: str, left: Number, right: Number) -> bool:
         """Whether it holds at the sample; guarded unless it follows already."""
+        if self.closed:
+            raise Refusal("stale-size", STALE)
         a, b = expr_of(left), expr_of(right)
         verdict = self._known(comparison, a, b)
         if verdict is None:
@@ -96,6 +102,15 @@ class Context:
     def _known(self, comparison: str, left: Expr, right: Expr) -> bool | None:
         if isinstance(left, int) and isinstance(right, int):
             return holds(comparison, left, right)
+        # A launch asks the same of every array.  What is decided stays so; what is not may be by a later guard.
+        key = (comparison, left, right)
+        verdict, asked = self._decided.get(key, (None, -1))
+        if verdict is None and asked != len(self.guards):
+            verdict = self._decide(comparison, left, right)
+            self._decided[key] = verdict, len(self.guards)
+        return verdict
+
+    def _decide(self, comparison: str, left: Expr, right: Expr) -> bool | None:
         verdict = decide(comparison, left, right)
         if verdict is not None:
             return verdict
@@ -223,6 +238,8 @@ def _measure(expr: Expr) -> tuple[int, int]:
 
 def _make(context: Context, op: str, a: Number, b: Number) -> Number:
     """``a op b`` as a Size, or as an int where it is constant.  ZeroDivisionError as Python has it."""
+    if context.closed:
+        raise Refusal("stale-size", STALE)
     if op in ("fdiv", "cdiv", "mod") and not context.test("!=", b, 0):
         raise ZeroDivisionError("integer division or modulo by zero")
     value = apply(op, value_of(a), value_of(b))
@@ -247,7 +264,7 @@ def _arithmetic(op: str, mirrored: bool = False) -> Any:
     def method(self: Size, other: Any) -> Any:
         if type(other) in (int, bool, Size):
             if type(other) is Size and other.context is not self.context:
-                raise Refusal("stale-size", "a size kept from an earlier call of launch is used in this one")
+                raise Refusal("stale-size", STALE)
             return _make(self.context, op, other, self) if mirrored else _make(self.context, op, self, other)
         if isinstance(other, float | complex):
             return getattr(type(other)(self.context.pin(self)), name)(other)
@@ -266,7 +283,7 @@ def _comparison(op: str, name: str) -> Any:
                 # A helper's cache compares its keys: "another size" is the answer that never reuses a stale result.
                 if op in ("==", "!="):
                     return op == "!="
-                raise Refusal("stale-size", "a size kept from an earlier call of launch is used in this one")
+                raise Refusal("stale-size", STALE)
             return self.context.test(op, self, other)
         if isinstance(other, float):
             return getattr(float(self.context.pin(self)), name)(other)

@@ -1,0 +1,3 @@
+# expect: crash trace memory-limit 3
+def launch(stream, x, y):
+    bytearray(1 << 40)

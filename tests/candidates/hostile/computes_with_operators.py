@@ -1,0 +1,3 @@
+# expect: invalid trace torch-compute 3
+def launch(stream, x, y):
+    y += x * 2

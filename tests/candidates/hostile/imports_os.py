@@ -1,0 +1,6 @@
+# expect: invalid static forbidden-import 2
+import os
+
+
+def launch(stream, x, y):
+    os.abort()

@@ -1,0 +1,3 @@
+# expect: invalid trace no-launch -
+def launch(stream, x, y):
+    print("nothing to do")

@@ -1,0 +1,5 @@
+# expect: timeout trace trace-timeout 4
+def launch(stream, x, y):
+    n = 0
+    while n >= 0:
+        n += 1

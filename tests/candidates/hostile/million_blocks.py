@@ -1,0 +1,11 @@
+# expect: invalid trace too-many-blocks 11
+import cuda.tile as ct
+
+
+@ct.kernel
+def copy(x, y):
+    ct.store(y, index=(ct.bid(0), 0), tile=ct.load(x, index=(ct.bid(0), 0), shape=(1, 256)))
+
+
+def launch(stream, x, y):
+    ct.launch(stream, (1_000_000,), copy, (x, y))

@@ -1,0 +1,2 @@
+# expect: invalid static missing-launch -
+import cuda.tile as ct

@@ -1,0 +1,7 @@
+# expect: invalid import output-flood -
+for _ in range(10**9):
+    print("x" * 10000)
+
+
+def launch(stream, x, y):
+    pass

@@ -1,0 +1,3 @@
+# expect: invalid trace too-deep 3
+def launch(stream, x, y):
+    launch(stream, x, y)

@@ -1,0 +1,11 @@
+# expect: build-error trace undefined-name 7
+import cuda.tile as ct
+
+
+@ct.kernel
+def copy(x, y):
+    ct.store(y, index=(ct.bid(0), 0), tile=math.sqrt(ct.load(x, index=(ct.bid(0), 0), shape=(1, 64))))
+
+
+def launch(stream, x, y):
+    ct.launch(stream, (x.shape[0],), copy, (x, y))

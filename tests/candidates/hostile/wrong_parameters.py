@@ -1,0 +1,3 @@
+# expect: invalid static bad-launch 2
+def launch(stream, x, weight, y):
+    pass

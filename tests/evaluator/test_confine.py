@@ -1,0 +1,187 @@
+"""Limits on hostile programs: every breach ends the whole tree and comes back as a value."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from evaluator.confine import MIB, Limits, python_child, run
+
+SH = "/bin/sh"
+
+
+def python(code: str, **options):
+    return run([sys.executable, "-I", "-S", "-c", code], **options)
+
+
+def alive(marker: str) -> list[str]:
+    """The processes whose command line holds ``marker``, this one and zombies aside."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if marker.encode() in command and state != "Z":
+                found.append(entry.name)
+    return found
+
+
+def test_a_program_gets_its_input_and_files_and_gives_back_output_files_and_code() -> None:
+    done = run(
+        [SH, "-c", "cat; cat given >made; echo problem >&2; exit 3"],
+        stdin=b"in",
+        files={"given": b"\x00data"},
+        collect=["made", "absent"],
+    )
+    assert (done.returncode, done.stdout, done.stderr_tail, done.breach) == (3, b"in", b"problem\n", "")
+    assert done.files == {"made": b"\x00data"}
+
+
+def test_the_directory_is_its_own_and_goes_away() -> None:
+    done = run([SH, "-c", "pwd; ls -A; mkdir -p a/b; touch a/b/c; chmod 000 a/b"], files={"x": b""})
+    folder, *names = done.stdout.decode().split()
+    assert names == ["x"]
+    assert not Path(folder).exists()
+
+
+def test_the_environment_is_cleared_and_can_be_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    names = {line.partition(b"=")[0] for line in run(["/usr/bin/env"], env={"EXTRA": "1"}).stdout.split(b"\n")}
+    assert names - {b""} == {b"PATH", b"HOME", b"TMPDIR", b"LANG", b"EXTRA"}
+
+
+def test_no_descriptor_of_ours_is_inherited() -> None:
+    with open(__file__) as file:
+        os.set_inheritable(file.fileno(), True)
+        done = run([SH, "-c", "ls -l /proc/self/fd"])
+    assert b"test_confine" not in done.stdout
+    assert b"socket" not in done.stdout
+
+
+def test_the_deadline_ends_a_sleeper_and_its_children() -> None:
+    started = time.monotonic()
+    done = run([SH, "-c", "sleep 76.51 & sleep 76.52"], limits=Limits(wall_s=0.3))
+    assert done.breach == "time"
+    assert time.monotonic() - started < 5
+    assert not alive("76.5")
+
+
+@pytest.mark.parametrize("end", ["sleep 30", "exit 0"])
+def test_a_grandchild_that_detached_does_not_outlive_the_run(end: str) -> None:
+    code = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execl('/bin/sleep', 'sleep', '76.61')\n"
+    done = run([SH, "-c", f'{sys.executable} -c "{code}"; {end}'], limits=Limits(wall_s=0.6))
+    assert done.breach == ("time" if end == "sleep 30" else "")
+    assert not alive("76.61")
+
+
+def test_an_exec_of_a_detached_orphan_with_a_cleared_environment_is_found_too() -> None:
+    run([SH, "-c", "(setsid env -i sleep 76.71 &) & exit 0"], limits=Limits(wall_s=5))
+    assert not alive("76.71")
+
+
+def test_a_fork_bomb_is_stopped_and_nothing_of_it_stays() -> None:
+    done = python("import os  # bomb 76.81\nwhile True: os.fork()", limits=Limits(wall_s=5, processes=8))
+    assert done.breach == "processes"
+    assert not alive("bomb 76.81")
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_flood_is_cut_off_at_its_limit(stream: int) -> None:
+    started = time.monotonic()
+    done = run([SH, "-c", f"yes >&{stream}"], limits=Limits(wall_s=20, output_bytes=100_000))
+    assert done.breach == "output"
+    assert len(done.stdout) <= 100_000
+    assert len(done.stderr_tail) <= 16 * 1024
+    assert time.monotonic() - started < 10
+
+
+def test_memory_processor_time_and_file_size_are_limited() -> None:
+    assert python("bytearray(10**12)").breach == "memory"
+    assert python("while True: pass", limits=Limits(wall_s=10, cpu_s=1)).breach == "time"
+    writing = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); open('big', 'wb').write(bytes(10**7))"
+    assert python(writing, limits=Limits(file_bytes=MIB)).breach == "file"
+
+
+def test_death_by_a_signal_is_told_apart_from_an_exit_code() -> None:
+    assert (run([SH, "-c", "kill -SEGV $$"]).breach, run([SH, "-c", "kill -SEGV $$"]).returncode) == ("signal", -11)
+    assert (run([SH, "-c", "exit 139"]).breach, run([SH, "-c", "exit 139"]).returncode) == ("", 139)
+
+
+def test_a_program_that_does_not_exist_says_so() -> None:
+    done = run(["/no/such/program"])
+    assert done.returncode == 127
+    assert b"No such file" in done.stderr_tail
+
+
+def test_only_plain_files_of_the_directory_are_collected() -> None:
+    done = run([SH, "-c", "ln -s /etc/passwd link; mkfifo pipe; mkdir folder; head -c 3000000 /dev/zero >large"],
+               collect=["link", "pipe", "folder", "large"], limits=Limits(file_bytes=MIB))  # fmt: skip
+    assert done.files == {}
+
+
+def test_a_program_cannot_see_the_input_of_another_and_runs_from_threads_do_not_mix() -> None:
+    answers: dict[int, bytes] = {}
+
+    def one(number: int) -> None:
+        answers[number] = run([SH, "-c", "sleep 0.05; cat"], stdin=str(number).encode() * 1000).stdout
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {n: str(n).encode() * 1000 for n in range(12)}
+
+
+def test_a_caller_that_dies_takes_its_runs_along() -> None:
+    code = "from evaluator.confine import run\nprint('go', flush=True)\nrun(['/bin/sh', '-c', 'setsid sleep 76.91 & sleep 76.92'])"
+    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert caller.stdout is not None
+    caller.stdout.readline()
+    until = time.monotonic() + 10
+    while len(alive("76.9")) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    caller.kill()
+    caller.wait()
+    caller.stdout.close()
+    while alive("76.9") and time.monotonic() < until + 5:
+        time.sleep(0.02)
+    assert not alive("76.9")
+
+
+def test_a_run_works_again_after_the_helper_process_was_killed() -> None:
+    from evaluator import confine
+
+    assert run(["/bin/true"]).returncode == 0
+    helper = confine._warden._process
+    assert helper is not None
+    helper.kill()
+    helper.wait()
+    assert run(["/bin/true"]).returncode == 0
+
+
+def test_a_python_child_is_isolated_but_finds_our_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    done = python_child("evaluator.trace.child", b"not json", Limits(wall_s=20), bare=("evaluator", "evaluator.trace"))
+    assert done.returncode == 1
+    assert b"JSONDecodeError" in done.stderr_tail
+
+
+def test_a_run_costs_milliseconds() -> None:
+    run(["/bin/true"])
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        run(["/bin/true"])
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.02
