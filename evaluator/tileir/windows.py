@@ -82,6 +82,9 @@ def _arrange(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, .
     found = {k: _distinct(s) for k, s in enumerate(starts) if s is not None}
     varying = {k: (len(values), inverse) for k, (values, inverse) in found.items() if len(values) > 1}
     best: tuple[tuple[int, ...], np.ndarray] | None = None
+    rows = math.prod(n for n, _ in varying.values())
+    if rows > lanes:  # a grid's last, partial batch counts up like a product but ends before its corner
+        return None
     identity = np.arange(lanes)
     for axes in itertools.permutations(varying):
         code = np.zeros(lanes, dtype=np.int64)
@@ -91,8 +94,7 @@ def _arrange(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, .
             return axes, None
         best = best or (axes, code)
     assert best is not None
-    rows = math.prod(n for n, _ in varying.values())
-    return best if rows <= lanes and len(np.unique(best[1])) == rows else None
+    return best if len(np.unique(best[1])) == rows else None
 
 
 def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
