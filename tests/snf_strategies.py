@@ -9,15 +9,25 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from kernels_generated.runtime.expr import evaluate
-from knowledge_base.snf.graph import FLOATS, Graph, Node, shape_at
+from knowledge_base.snf.graph import FLOATS, Graph, shape_at
 
-UNARY = ("-{0}", "abs({0})", "exp({0})", "tanh({0})", "sigmoid({0})", "erf({0})", "GELU({0})", "SiLU({0})", "ReLU({0})",
-         "square({0})", 'GELU({0}, approximate="none")', "sqrt(abs({0}))", "rsqrt(square({0}) + 1.0)", "log(abs({0}) + 1)")  # fmt: skip
+UNARY = ("-{0}", "abs({0})", "exp({0})", "tanh({0})", "sigmoid({0})", "erf({0})", "GELU({0})", "SiLU({0})",
+         "ReLU({0})", "square({0})", 'GELU({0}, approximate="none")', "sqrt(abs({0}))",
+         "rsqrt(square({0}) + 1.0)", "log(abs({0}) + 1)")  # fmt: skip
 BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1.0)", "Minimum({0}, {1})", "Maximum({0}, {1})",
           "Where({0} > {1}, {0}, {1} * 0.5)", "Where({0} <= 0.25, {1}, {0})", "{0} * 0.125 + {1}")  # fmt: skip
-ACTIVATIONS = ("GELU({0})", "ReLU({0})", "SiLU({0})", "tanh({0})", "square(ReLU({0}))", "{0} * sigmoid({0})", "{0} * 0.5")
+ACTIVATIONS = (
+    "GELU({0})",
+    "ReLU({0})",
+    "SiLU({0})",
+    "tanh({0})",
+    "square(ReLU({0}))",
+    "{0} * sigmoid({0})",
+    "{0} * 0.5",
+)
 REDUCTIONS = ("Softmax({0})", "LayerNorm({0}, θ.n)", "RMSNorm({0}, θ.n)", "RMSNorm({0}, θ.n, eps=1e-6)", "Sum({0})",
-              "Mean({0})", "Max({0})", "Var({0})", "{0} - Mean({0}, keepdims=True)", "{0} / (Sum(square({0}), keepdims=True) + 1.0)",
+              "Mean({0})", "Max({0})", "Var({0})", "{0} - Mean({0}, keepdims=True)",
+              "{0} / (Sum(square({0}), keepdims=True) + 1.0)",
               "{0} * rsqrt(Mean(square({0}), keepdims=True) + 1e-5)", "exp({0} - Max({0}, keepdims=True))")  # fmt: skip
 
 
@@ -128,7 +138,9 @@ def attention_texts(draw: st.DrawFn, most: int = 300) -> str:
 
 def texts(most: int = 300) -> st.SearchStrategy[str]:
     """Any one task's text."""
-    return st.one_of(elementwise_texts(most), reduction_texts(most), epilogue_texts(most), attention_texts(min(most, 80)))
+    return st.one_of(
+        elementwise_texts(most), reduction_texts(most), epilogue_texts(most), attention_texts(min(most, 80))
+    )
 
 
 @st.composite
@@ -147,7 +159,11 @@ def network_texts(draw: st.DrawFn, most: int = 24) -> str:
             "att = Softmax(Heads(q, H) @ Heads(k, H).T / sqrt(D) + Mask_Causal)",
             "h = h + Linear(Merge(att @ Heads(v, H)), C, θ.o{0})",
         ],
-        "implicit": ["q, k, v = Linear(h).split()", "att = Softmax(q @ k.T / sqrt(D) + Mask_Causal)", "h = h + Linear(att @ v)"],
+        "implicit": [
+            "q, k, v = Linear(h).split()",
+            "att = Softmax(q @ k.T / sqrt(D) + Mask_Causal)",
+            "h = h + Linear(att @ v)",
+        ],
         "linear": ["h = Linear(ReLU(h), C, θ.l{0})"],
         "turn": ["h = Merge(Heads(h, H) * 0.5)"],
         "join": ["s, t = Concat(h, h * 2.0, axis=-1).split(2)", "h = s - t"],
@@ -181,7 +197,3 @@ def values(graph: Graph, seed: int = 0) -> dict[str, object]:
             high = limits.get(tensor.name, 5)
             out[tensor.name] = torch.randint(0, high, shape, generator=generator).to(torch_dtype(tensor.dtype))
     return out
-
-
-def is_node(value: object) -> bool:
-    return isinstance(value, Node)

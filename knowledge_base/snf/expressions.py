@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernels_generated.runtime.expr import Expr
+from kernels_generated.runtime.expr import Expr, product
 from knowledge_base.errors import nearest
 
 from .builder import Builder, TooLarge
 from .errors import SnfError
 from .graph import DTYPES, Node, Tensor
-from .ops import OPS, SPELLINGS, ShapeError, divide, is_scalar
+from .ops import OPS, SPELLINGS, ShapeError, is_scalar
 from .sizes import Dimensions, SizeError
 
 MAX_DEPTH = 100  # nesting of one expression
@@ -399,12 +399,8 @@ class Evaluator:
             sizes = sizes[0].elts
         shape = [self.size(s) for s in sizes]
         if shape.count(-1) == 1:
-            from kernels_generated.runtime.expr import product
-
-            rest = divide(product(x.shape), product([s for s in shape if s != -1]))
-            if rest is None:
-                raise self.error(node, "-1 can't be worked out for every size", "write the size")
-            shape[shape.index(-1)] = rest
+            rest = product([s for s in shape if s != -1])
+            shape[shape.index(-1)] = self.dims.divide_exactly(product(x.shape), rest, "", self.taken)
         return self.emit("reshape", [x], node, shape=tuple(shape))
 
     _HANDLERS: ClassVar[dict[type[ast.expr], Callable[[Any, Any], Value]]] = {

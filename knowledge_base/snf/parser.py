@@ -7,11 +7,14 @@ the graph it makes are bounded, and every error names its line and column.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kernels_generated.runtime.expr import evaluate, holds
+from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import UserError, nearest
 
 from .errors import SnfError
@@ -19,8 +22,9 @@ from .expressions import CONSTANTS, Evaluator, Function, Path, Real, Size, Value
 from .graph import DTYPES, Graph, Node, Tensor, shape_at
 from .ops import is_scalar
 from .sizes import MAX_SAMPLE, Dimensions, Restart
+from .task import constraints
 
-MAX_TEXT = 1 << 20  # characters: a 48-layer GPT-2 printed in full has about 150,000
+MAX_TEXT = 1 << 19  # characters: a 48-layer GPT-2 printed in full has about 150,000
 MAX_LINE = 10_000
 MAX_STATEMENTS = 50_000  # executed, loops unrolled
 MAX_CALLS = 16  # functions within functions
@@ -49,8 +53,7 @@ def parse_noted(text: str, name: str = "<snf>", shape: Mapping[str, int] | None 
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
     tree = _tree(text, lines, name)
-    taken = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    taken |= {a.arg for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) for a in n.args.args}
+    taken = set(re.findall(r"\w+", text))  # every word: names that are never invented
     dims = Dimensions(dict(shape or {}))
     for _ in range(MAX_RESTARTS):
         reader = _Reader(name, lines, dims, taken)
@@ -343,6 +346,15 @@ class _Reader(Evaluator):
                 source = self.lines[where[0] - 1] if where[0] <= len(self.lines) else ""
                 reason = f"{value.name} would have shape {list(sizes)} at the samples"
                 raise SnfError(self.name, *where, reason, "sizes are at least 1, tensors at most 2^40 elements", source)
+
+        for comparison, left, right in constraints(graph):
+            values = [evaluate(e, graph.sizes) for e in (left, right)]
+            if not holds(comparison, *values):
+                need = f"{show_size(left)} {comparison} {show_size(right)}"
+                raise UserError(
+                    f"{self.name}: at the samples {need} does not hold: {values[0]} and {values[1]}",
+                    f"choose sizes with {need}",
+                )
 
     def _check_overrides(self) -> None:
         rests = [r.rest for r in self.dims.rewrites.values()]

@@ -42,8 +42,8 @@ def targets() -> tuple[tuple[str, str], ...]:
 def load_target(name_or_path: str, shape: Mapping[str, int] | None = None) -> Target:
     """A shipped spec by its name, or an SNF file: what ends in .snf or contains a slash.
 
-    shape: sample sizes instead of the text's.  Raises UserError for an unknown name or an unreadable file, SnfError for a
-    malformed text.
+    shape: sample sizes instead of the text's.  Raises UserError for an unknown name or an unreadable file, SnfError
+    for a malformed text.
     """
     if name_or_path.endswith(".snf") or "/" in name_or_path:
         path = Path(name_or_path)
@@ -87,7 +87,9 @@ def task_named(name_or_path: str, shape: Mapping[str, int] | None = None) -> Tas
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > 4 * MAX_TEXT:
-            raise UserError(f"{path} is larger than an SNF text can be", "SNF texts have at most a million characters")
+            raise UserError(
+                f"{path} is larger than an SNF text can be", "SNF texts have at most half a million characters"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the file's name") from error

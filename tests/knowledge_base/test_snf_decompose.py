@@ -12,7 +12,9 @@ from knowledge_base.snf import decompose, everyday, load_target, parse, referenc
 from knowledge_base.snf.decompose import PLANS
 from knowledge_base.snf.ops import OPS
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SLOW = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -113,13 +115,17 @@ def test_a_squared_relu_mlp_with_rmsnorm_is_three_tasks() -> None:
     calls = decompose(parse(SQUARED_RELU), "v2").calls
     ops = [[n.op for n in c.task.graph.nodes] for c in calls]
     assert ops == [["rmsnorm"], ["linear", "relu", "square"], ["linear", "add"]]
-    assert [dict(c.task.sizes) for c in calls] == [{"M": 200, "N": 80}, {"M": 200, "K": 80, "N": 320}, {"M": 200, "K": 320, "N": 80}]  # fmt: skip
+    sizes = [dict(c.task.sizes) for c in calls]
+    assert sizes == [{"M": 200, "N": 80}, {"M": 200, "K": 80, "N": 320}, {"M": 200, "K": 320, "N": 80}]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("y = x * rsqrt(Mean(square(x), keepdims=True) + 1e-5) * θ.g", [["square", "mean", "add", "rsqrt", "mul", "mul"]]),
+        (
+            "y = x * rsqrt(Mean(square(x), keepdims=True) + 1e-5) * θ.g",
+            [["square", "mean", "add", "rsqrt", "mul", "mul"]],
+        ),
         ("y = GELU(LayerNorm(x, θ.n) * 2.0)", [["layernorm", "mul", "gelu"]]),
         ("y = Softmax(LayerNorm(x, θ.n))", [["layernorm"], ["softmax"]]),
         ("y = tanh(x) * sigmoid(x) + exp(-x)", [["tanh", "sigmoid", "mul", "neg", "exp", "add"]]),
@@ -149,14 +155,17 @@ def test_a_linear_that_reads_merged_heads_of_a_stored_value_makes_its_producer_s
     graph = parse(HEADS + "s = GELU(Heads(x, H))\ny = Linear(Merge(s), 7, θ.p)")
     first, second = decompose(graph, "v1").calls
     assert first.task.graph.nodes[-1].op == "permute"  # the producer's output layout
-    assert second.task.name.startswith("linear") and not any(n.op == "permute" for n in second.task.graph.nodes)
+    assert second.task.name == "linear"
+    assert not any(n.op == "permute" for n in second.task.graph.nodes)
 
 
 def test_a_linear_that_reads_merged_heads_of_an_input_gets_a_copy() -> None:
     graph = parse("B, T, H, D = 2, 5, 3, 4\nx: f32[B, H, T, D]\ny = Linear(Merge(x), 7, θ.p)")
     copy, linear = decompose(graph, "v2").calls
-    assert copy.task.name.startswith("copy_") and [n.op for n in copy.task.graph.nodes] == ["permute"]
-    assert linear.arguments[0] == copy.results[0] and linear.task.name == "linear"
+    assert copy.task.name.startswith("copy_")
+    assert [n.op for n in copy.task.graph.nodes] == ["permute"]
+    assert linear.arguments[0] == copy.results[0]
+    assert linear.task.name == "linear"
 
 
 def test_outputs_that_are_views_are_stored_as_they_are_asked_for() -> None:
