@@ -151,7 +151,7 @@ class _Walker:
         self.mma: tuple[int, int, int] | None = None
         self.accumulator = 0
         self.origin: dict[int, int] = {}  # pointer or view value → index of the kernel's parameter it comes from
-        self.static: dict[int, Totals] = {}
+        self.static: dict[int, list[Totals]] = {}  # of a region: before its first `if`, between, after the last
         self.control: dict[int, tuple[ir.Op, ...]] = {}
         self.nested: dict[int, bool] = {}
         self.views: dict[int, tuple[ir.Op, ir.TileViewType | None]] = {}
@@ -163,11 +163,13 @@ class _Walker:
     # ------------------------------------------------------------------------------------------------ once per kernel
 
     def _scan(self, region: ir.Region) -> None:
-        totals = Totals()
+        segments = [Totals()]
         control = []
         for op in region.ops:
             self._trace_origin(op)
-            self._cost(op, totals)
+            self._cost(op, segments[-1])
+            if op.name == "if":
+                segments.append(Totals())
             if op.name in ("for", "if", "loop"):
                 carried = {"for": op.operands[3:], "loop": op.operands}.get(op.name, ())
                 for inner in op.regions:
@@ -177,7 +179,7 @@ class _Walker:
                     self._scan(inner)
             if op.name in _CONTROL or _is_scalar(op):
                 control.append(op)
-        self.static[id(region)] = totals
+        self.static[id(region)] = segments
         self.control[id(region)] = tuple(control)
         self.nested[id(region)] = any(op.name in ("for", "if", "loop") for op in region.ops)
 
@@ -246,12 +248,16 @@ class _Walker:
         run = _Run(self, at, grid)
         run.region(self.module.body, env, 1.0)
         found = Totals(phases=1.0 + run.entries)
-        for key, weight in run.times.items():
-            found.add(self.static[key], weight)
-            found.steps += weight if self.static[key].steps else 0.0
-            if weight > 0:
-                found.step_bytes = max(found.step_bytes, sum(self.static[key].loads.values()))
+        for (region, segment), weight in run.times.items():
+            part = self.static[region][segment]
+            found.add(part, weight)
+            found.steps += weight if part.steps else 0.0
+            found.step_bytes = max(found.step_bytes, sum(part.loads.values()) if weight > 0 else 0)
         return found
+
+    def loads(self, region: ir.Region) -> bool:
+        """Whether the region itself loads, apart from the regions in it."""
+        return any(part.loads for part in self.static[id(region)])
 
 
 _CONTROL = frozenset({"for", "if", "loop", "yield", "continue", "break", "return"})
@@ -273,12 +279,13 @@ class _Run:
 
     def __init__(self, walker: _Walker, at: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.walker, self.at, self.grid = walker, at, grid
-        self.times: Counter[int] = Counter()
+        self.times: Counter[tuple[int, int]] = Counter()  # by region and segment
         self.entries = 0.0
 
     def region(self, region: ir.Region, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
         """Walks a region; returns its terminator and operands.  ``maybe`` ends one whose end depends on data."""
-        self.times[id(region)] += weight  # type: ignore[assignment]
+        segment = 0
+        self.times[id(region), segment] += weight  # type: ignore[assignment]
         for op in self.walker.control[id(region)]:
             if op.name in ("yield", "continue", "break", "return"):
                 return op.name, [env.get(v) for v in op.operands]
@@ -290,6 +297,8 @@ class _Run:
                 end, values = self.branch(op, env, weight)
                 if end != "yield":
                     return end, values
+                segment += 1
+                self.times[id(region), segment] += weight  # type: ignore[assignment]
             else:
                 self.scalar(op, env)
         return "yield", []
@@ -337,10 +346,10 @@ class _Run:
                 if value in env:
                     env[result] = env[value]
             return
-        if self.walker.static[id(body)].loads:
+        if self.walker.loads(body):
             self.entries += weight
         if not self.walker.nested[id(body)]:
-            self.times[id(body)] += weight * trips  # type: ignore[assignment]
+            self.times[id(body), 0] += weight * trips  # type: ignore[assignment]
             return
         chosen = range(trips) if trips <= 3 else (0, trips // 2, trips - 1)
         for k in chosen:
@@ -354,7 +363,7 @@ class _Run:
     def endless(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
         carried: list[int | None] = [env.get(v) for v in op.operands]
-        if self.walker.static[id(body)].loads:
+        if self.walker.loads(body):
             self.entries += weight
         values: list[int | None] = []
         for _ in range(_MAX_TRIPS):

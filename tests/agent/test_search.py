@@ -1,0 +1,203 @@
+"""Configuration search: every configuration is accounted for, the best is first, and what is given up could not win."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from agent import search as module
+from agent.search import SearchResult, configurations, search
+from evaluator.compile import Cache
+from knowledge_base.chips import CHIPS
+from knowledge_base.records import Status
+from knowledge_base.snf.everyday import everyday
+
+CHIP = CHIPS["rtx5070"]
+
+SOURCE = """
+import cuda.tile as ct
+
+AXES = {"TM": [16, 4, 3], "TN": [128, 64], "style": ["plain", "never"], "occupancy": [1, 2]}
+
+@ct.kernel
+def kernel(a, b, y, TM: ct.Constant[int], TN: ct.Constant[int]):
+    at = (ct.bid(0), ct.bid(1))
+    s = ct.load(a, index=at, shape=(TM, TN)).astype(ct.float32)
+    s = s + ct.load(b, index=at, shape=(TM, TN)).astype(ct.float32)
+    ct.store(y, index=at, tile=s.astype(y.dtype))
+
+def launch(stream, a, b, y, *, TM=16, TN=128, style="plain", occupancy=1):
+    if style == "never":
+        raise ValueError("this style is for other sizes")
+    grid = (ct.cdiv(a.shape[0], TM), ct.cdiv(a.shape[1], TN))
+    ct.launch(stream, grid, kernel.replace_hints(occupancy=occupancy), (a, b, y, TM, TN))
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return everyday("add", M=512, N=768)
+
+
+@pytest.fixture(scope="module")
+def result(task, cache) -> SearchResult:
+    return search(SOURCE, task, CHIP, cache=cache)
+
+
+def test_every_configuration_has_one_row(result):
+    assert result.total == len(result.rows) == 24
+    assert result.left_out == 0
+    assert len({tuple(sorted(row.axes.items())) for row in result.rows}) == 24
+
+
+def test_each_row_says_what_became_of_it(result):
+    for row in result.rows:
+        if row.axes["style"] == "never":
+            assert row.status == "infeasible"
+            assert "other sizes" in row.reason
+        elif row.axes["TM"] == 3:  # no power of two: the front end's refusal
+            assert row.status == "failed"
+            assert row.verdict.status is Status.BUILD_ERROR
+        elif row.status == "ranked":
+            assert row.measurement.kind == "modelled"
+            assert row.measurement.chip == "rtx5070"
+            assert len(row.evidence) == len(row.kernels) == len(row.cubins) == 1
+            assert row.evidence[0].arch == "sm_120"
+        else:
+            assert row.status == "pruned"
+            assert row.reason
+
+
+def test_the_best_comes_first_and_the_rest_in_order(result):
+    ranked = [row for row in result.rows if row.status == "ranked"]
+    assert ranked
+    assert result.best is result.rows[0] is ranked[0]
+    assert [row.us for row in ranked] == sorted(row.us for row in ranked)
+    order = [status for status, _ in itertools.groupby(result.rows, key=lambda row: row.status)]
+    assert order == sorted(order, key=["ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed"].index)
+
+
+def test_what_was_pruned_could_not_have_won(task, cache, result, monkeypatch):
+    monkeypatch.setattr(module, "PRUNE", float("inf"))
+    everything = search(SOURCE, task, CHIP, cache=cache)
+    assert "pruned" not in everything.counts()
+    assert everything.best.us == result.best.us
+    ideal = {tuple(sorted(r.axes.items())): r.us for r in everything.rows if r.status == "ranked"}
+    for row in result.rows:
+        if row.status == "pruned":
+            assert ideal[tuple(sorted(row.axes.items()))] >= result.best.us
+
+
+def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, result, monkeypatch):
+    from evaluator.compile import pool
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise AssertionError("assembled again")
+
+    monkeypatch.setattr(pool, "assemble", unreachable)
+    again = search(SOURCE, task, CHIP, cache=cache)
+    assert [(r.axes, r.status, r.us) for r in again.rows] == [(r.axes, r.status, r.us) for r in result.rows]
+
+
+def test_spilling_and_oversized_configurations_are_behind_with_their_reason(cache):
+    source = """
+import cuda.tile as ct
+
+AXES = {"TM": [64, 128, 512], "TN": [64, 256, 512]}
+
+@ct.kernel
+def kernel(x, w, b, y, TM: ct.Constant[int], TN: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    acc = ct.full((TM, TN), 0, dtype=ct.float32)
+    for k in range(ct.num_tiles(x, axis=1, shape=(TM, 64))):
+        p = ct.load(x, index=(i, k), shape=(TM, 64), padding_mode=ct.PaddingMode.ZERO)
+        q = ct.load(w, index=(j, k), shape=(TN, 64), padding_mode=ct.PaddingMode.ZERO)
+        acc = ct.mma(p, ct.transpose(q), acc)
+    acc = acc + ct.load(b, index=(j,), shape=(TN,)).astype(ct.float32)
+    ct.store(y, index=(i, j), tile=acc.astype(y.dtype))
+
+def launch(stream, x, w, b, y, *, TM=64, TN=64):
+    if (TM, TN) not in ((64, 64), (128, 256), (512, 512)):
+        raise ValueError("not this pair")
+    ct.launch(stream, (ct.cdiv(x.shape[0], TM), ct.cdiv(w.shape[0], TN)), kernel, (x, w, b, y, TM, TN))
+"""
+    task = everyday("linear", M=512, N=512, K=64)
+    found = search(source, task, CHIP, cache=cache, first=[{"TM": 128, "TN": 256}])
+    by_tile = {(r.axes["TM"], r.axes["TN"]): r for r in found.rows}
+    assert by_tile[64, 64].status == "ranked"
+    assert by_tile[128, 256].status == "spills"
+    assert "bytes of registers" in by_tile[128, 256].reason
+    assert by_tile[128, 256].measurement is not None
+    assert by_tile[512, 512].status == "pruned"
+    assert "accumulator of 1024 KiB" in by_tile[512, 512].reason
+    assert found.best is by_tile[64, 64]
+
+
+def test_progress_hears_of_every_row(task, cache):
+    heard = []
+    found = search(SOURCE, task, CHIP, cache=cache, progress=lambda done, of, row: heard.append((done, of)))
+    assert heard == [(i + 1, 24) for i in range(len(found.rows))]
+
+
+def test_a_warm_start_is_looked_at_first(task, cache):
+    best = {"TM": 4, "TN": 64}
+    heard = []
+    search(SOURCE, task, CHIP, cache=cache, limit=4, first=[best], progress=lambda _, __, row: heard.append(row.axes))
+    assert {**best, "style": "plain", "occupancy": 1} in heard
+
+
+def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache):
+    found = search(SOURCE, task, CHIP, cache=cache, seconds=0.0, jobs=1)
+    assert found.counts()["ranked"] == module.CHUNK
+    assert any("time allowed" in row.reason for row in found.rows)
+    assert found.best
+
+
+def test_a_file_that_breaks_the_contract_is_a_verdict_not_an_exception(task):
+    found = search("AXES = 3\n", task, CHIP)
+    assert found.rows == ()
+    assert found.best is None
+    assert found.verdict.status is Status.INVALID
+
+
+# ---------------------------------------------------------------------------------------------------- which ones
+
+AXES = {"a": list(range(8)), "b": list(range(8)), "c": ["x", "y", "z"], "d": [1]}
+
+
+def test_a_small_space_is_taken_whole_default_first():
+    found = list(configurations(AXES, limit=192))
+    assert found[0] == {"a": 0, "b": 0, "c": "x", "d": 1}
+    assert len({tuple(f.values()) for f in found}) == len(found) == 192
+
+
+def test_a_large_space_is_sampled_without_repetition_and_covers_every_value():
+    found = list(configurations(AXES, limit=60))
+    assert len({tuple(f.values()) for f in found}) == len(found) == 60
+    for name, values in AXES.items():
+        assert {f[name] for f in found} == set(values)
+
+
+def test_samples_depend_on_the_seed_and_on_nothing_else():
+    assert list(configurations(AXES, 60, seed=1)) == list(configurations(AXES, 60, seed=1))
+    assert list(configurations(AXES, 60, seed=1)) != list(configurations(AXES, 60, seed=2))
+
+
+def test_warm_starts_come_before_the_default_and_foreign_ones_are_ignored():
+    first = [{"a": 5, "c": "z"}, {"a": 99}, {"unknown": 1}, {"b": 2}]
+    found = list(configurations(AXES, 20, first))
+    assert found[:3] == [
+        {"a": 5, "b": 0, "c": "z", "d": 1},
+        {"a": 0, "b": 2, "c": "x", "d": 1},
+        {"a": 0, "b": 0, "c": "x", "d": 1},
+    ]
+
+
+def test_a_file_without_axes_has_one_configuration():
+    assert list(configurations({}, 10)) == [{}]

@@ -1,0 +1,122 @@
+"""Counting a launch's work: exact where loops depend on sizes and blocks, halves where they depend on data."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluator.model import launch_work
+from evaluator.trace import Request, Traced, trace
+from evaluator.work import SAMPLED_BLOCKS, Work, _sample
+from knowledge_base.chips import CHIPS
+from knowledge_base.snf.everyday import everyday
+
+CHIP = CHIPS["h200"]
+
+
+def works(source: str, task, **axes) -> list[Work]:
+    """The work of each launch of a candidate at the task's sizes."""
+    (found,) = trace(source, task, [Request(task.sizes, axes)], CHIP)
+    assert isinstance(found, Traced), found
+    dims = {**task.sizes, "num_sms": CHIP.sm_count}
+    return [launch_work(launch, found.plan, found.kernels[launch.kernel], dims) for launch in found.plan.launches]
+
+
+@pytest.fixture(scope="module")
+def candidates(request):
+    folder = request.config.rootpath / "tests" / "candidates"
+    return lambda name: (folder / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(256, 128, 64), (100, 130, 70), (65, 1, 128)])
+def test_a_matmul_counts_every_tile_whole_edges_included(candidates, M, N, K):
+    task = everyday("linear", M=M, N=N, K=K)
+    (work,) = works(candidates("linear_tiles"), task, TM=64, TN=64, TK=64)
+    rows, columns, depth = (-(-size // 64) for size in (M, N, K))
+    assert work.blocks == rows * columns
+    assert work.mean.flops == {"bf16": pytest.approx(2 * 64 * 64 * 64 * depth)}
+    assert sum(work.mean.loads.values()) == pytest.approx(2 * 64 * 64 * 2 * depth + 64 * 2)
+    assert sum(work.mean.stores.values()) == pytest.approx(64 * 64 * 2)
+    assert work.mean.steps == pytest.approx(depth)
+    assert work.mma == (64, 64, 64)
+    assert work.longest == pytest.approx(1)
+
+
+def test_causal_attention_counts_the_triangle_and_its_longest_block(candidates):
+    task = everyday("attention", B=2, T=1024, H=3, D=64)
+    (work,) = works(candidates("attention_online"), task, TQ=64, TK=64)
+    tiles = 1024 // 64
+    pairs = tiles * (tiles + 1) / 2 * 2 * 3  # tiles on and below the diagonal, per batch and head
+    assert work.blocks * work.mean.flops["bf16"] == pytest.approx(pairs * 2 * 2 * 64 * 64 * 64, rel=0.02)
+    assert 1.5 < work.longest < 2
+    assert work.mean.special > 64 * 64 * (tiles + 1) / 2  # an exponential each
+
+
+def test_a_persistent_loop_shares_all_tiles_among_its_blocks(candidates):
+    task = everyday("linear_gelu", M=2048, N=1024, K=256)
+    (work,) = works(candidates("linear_gelu_persistent"), task, TM=64, TN=64, TK=32)
+    assert work.blocks == CHIP.sm_count
+    tiles = 2048 // 64 * 1024 // 64
+    assert work.blocks * work.mean.flops["bf16"] == pytest.approx(tiles * 2 * 64 * 64 * 256, rel=0.03)
+    # the straight code, the loop over tiles (it loads the bias) and a loop along K for each tile
+    assert work.mean.phases == pytest.approx(2 + tiles / CHIP.sm_count, rel=0.05)
+
+
+LOOPS = """
+import cuda.tile as ct
+
+AXES = {"T": [128]}
+
+@ct.kernel
+def kernel(x, y, T: ct.Constant[int]):
+    i = ct.bid(0)
+    N = x.shape[1]
+    s = ct.full((1, T), 0, dtype=ct.float32)
+    j = 0
+    while j * T < N:
+        s = s + ct.load(x, index=(i, j), shape=(1, T), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)
+        j = j + 2
+    if i % 2 == 0:
+        s = s + ct.load(x, index=(i, 0), shape=(1, T)).astype(ct.float32)
+    if ct.sum(s) > 0:
+        s = s + ct.load(x, index=(i, 1), shape=(1, T)).astype(ct.float32)
+    ct.store(y, index=(i, 0), tile=s.astype(y.dtype))
+
+def launch(stream, x, y, *, T=128):
+    ct.launch(stream, (x.shape[0],), kernel, (x, y, T))
+"""
+
+
+def test_while_loops_branches_on_the_block_and_branches_on_data():
+    (work,) = works(LOOPS, everyday("gelu", M=8, N=1000))
+    trips = 4  # j = 0, 2, 4, 6: 1000 elements in steps of 2 × 128
+    tile = 128 * 2
+    # half of the blocks are even; the branch on data counts half for each side
+    assert sum(work.mean.loads.values()) == pytest.approx(tile * (trips + 0.5 + 0.5))
+
+
+def test_loads_and_stores_are_told_apart_by_parameter(candidates):
+    task = everyday("layernorm", M=64, N=256)
+    (work,) = works(candidates("layernorm_one_tile"), task)
+    assert len(work.mean.loads) == 3
+    assert len(work.mean.stores) == 1
+    assert -1 not in work.mean.loads | work.mean.stores
+
+
+def test_gathers_count_their_bytes(candidates):
+    task = everyday("embedding", B=2, T=16, C=256, V=1000, P=64)
+    for work in works(candidates("embedding_rows"), task):
+        assert work.blocks * sum(work.mean.stores.values()) >= 2 * 16 * 256 * 2
+        assert sum(work.mean.loads.values()) >= sum(work.mean.stores.values())
+
+
+def test_few_blocks_are_all_walked_and_many_are_sampled_evenly():
+    assert len(set(_sample((4, 4, 2)))) == 32
+    places = list(_sample((16, 96, 1)))
+    assert len(places) == SAMPLED_BLOCKS
+    assert sum(x for x, _, _ in places) / SAMPLED_BLOCKS == pytest.approx(7.5, abs=0.01)
+    assert sum(y for _, y, _ in places) / SAMPLED_BLOCKS == pytest.approx(47.5, abs=2)
+
+
+def test_samples_of_a_long_axis_do_not_fall_into_step_with_a_modulus():
+    residues = {x % 16 for x, _, _ in _sample((1536, 1, 1))}
+    assert len(residues) >= 8
