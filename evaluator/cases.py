@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from evaluator.tileir import Program
     from evaluator.trace import Traced
 
+DISASSEMBLER_SECONDS = 20.0
 LAUNCH_SECONDS = 15.0  # one plan at one judged size; honest ones take milliseconds
 
 
@@ -74,18 +75,12 @@ class Runner:
 
     def programs(self, traced: Traced) -> dict[str, Program] | Verdict:
         """The plan's kernels, ready to run; a Verdict where the emulator or its disassembler refuses one."""
-        from evaluator.tileir import InvalidTileIR, Unsupported, load
-
         for digest in traced.plan.kernels:
-            if digest in self._programs:
-                continue
-            try:
-                self._programs[digest] = load(traced.kernels[digest])
-            except Unsupported as error:
-                where = getattr(getattr(error, "location", None), "line", None)
-                return _verdict(Status.UNSUPPORTED, "emulator-lacks-op", str(error), line=where)
-            except InvalidTileIR as error:
-                return _verdict(Status.COMPILE_ERROR, "ir-verification", str(error))
+            if digest not in self._programs:
+                program = load_program(traced.kernels[digest])
+                if isinstance(program, Verdict):
+                    return program
+                self._programs[digest] = program
         return self._programs
 
     def once(
@@ -181,6 +176,34 @@ class Runner:
                     if where is not None:
                         return where.line
         return None
+
+
+def load_program(bytecode: bytes) -> Program | Verdict:
+    """A program from a candidate's bytecode, disassembled under process limits; a Verdict where that is refused."""
+    from evaluator.tileir import InvalidTileIR, Unsupported, load
+
+    try:
+        return load(bytecode, disassemble=_confined_disassemble)
+    except Unsupported as error:
+        where = getattr(getattr(error, "location", None), "line", None)
+        return _verdict(Status.UNSUPPORTED, "emulator-lacks-op", str(error), line=where)
+    except InvalidTileIR as error:
+        return _verdict(Status.COMPILE_ERROR, "ir-verification", str(error))
+
+
+def _confined_disassemble(bytecode: bytes) -> str:
+    """tileirdisasm reads bytes that a candidate made: cleared environment, own folder, limits."""
+    from evaluator import confine
+    from evaluator.tileir import InvalidTileIR
+    from evaluator.toolchain import find
+
+    limits = confine.Limits(wall_s=DISASSEMBLER_SECONDS, cpu_s=int(DISASSEMBLER_SECONDS), memory_bytes=4 << 30)
+    argv = [str(find("tileirdisasm")), "-g", "k.tileir"]
+    done = confine.run(argv, limits=limits, files={"k.tileir": bytecode})
+    if done.breach or done.returncode:
+        said = done.stderr_tail.decode(errors="replace").strip()[-600:] or done.breach or f"exit code {done.returncode}"
+        raise InvalidTileIR(f"the disassembler failed to verify the module: {said}")
+    return done.stdout.decode(errors="replace")
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

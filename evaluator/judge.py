@@ -10,8 +10,8 @@ emulator, on inputs that are drawn afresh for every judgement.  A case is one si
 2. every case on the emulator: outputs, workspaces and undetermined padding hold one finite poison, and for half of the
    cases another one in turn; equal results, inputs unchanged, no finding of the sanitizer
 3. every element against the fp64 reference, in pools, by the yardstick's own error
-4. once normal inputs have passed, the assembler compiles the kernels for the chip meanwhile: a refusal rejects, evidence
-   is attached
+4. once normal inputs have passed, the assembler compiles the kernels for the chip meanwhile: a refusal rejects, and
+   evidence is attached
 
 A failure is a Verdict with class, hint and the candidate's line.  What runs where is decided in :mod:`.cover`, how one
 case runs in :mod:`.cases`.
@@ -19,9 +19,10 @@ case runs in :mod:`.cases`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     from evaluator.cases import Runner
-    from evaluator.compare import Case, Errors
+    from evaluator.compare import Case, Errors, Failure
     from evaluator.oracle import Oracle
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
@@ -66,7 +67,22 @@ class Judgement:
         return self.verdict.correct and not self.infeasible
 
 
-class _Rejected(Exception):
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread: judged sizes are small, and the oracle and the assembler have the other cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Rejected(Exception):
+    """Carries the verdict that ends a judgement."""
+
     def __init__(self, verdict: Verdict):
         super().__init__(verdict.message)
         self.verdict = verdict
@@ -129,11 +145,12 @@ class _Judging:
         self.covered: Cover | None = None
         self.sizes: tuple[Sizes, ...] = ()
         self.numbers: dict[str, Any] = {}
+        self.ops = frozenset(node.op for node in task.graph.nodes)
 
     def run(self) -> Judgement:
         try:
             verdict = self.decide()
-        except _Rejected as rejected:
+        except Rejected as rejected:
             verdict = rejected.verdict
         finally:
             self.pool.shutdown(wait=False, cancel_futures=True)
@@ -144,7 +161,8 @@ class _Judging:
     def decide(self) -> Verdict:
         self.progress("trace", 0.0)
         self.trace()
-        self.emulate()
+        with one_thread():
+            self.emulate()
         self.progress("compile", 1.0)
         evidence = self.evidence()
         assert self.covered is not None
@@ -163,20 +181,20 @@ class _Judging:
 
         first = trace(self.source, self.task, [Request(self.task.sizes, self.axes, "general")], self.chip)[0]
         if isinstance(first, Verdict):
-            raise _Rejected(first)
+            raise Rejected(first)
         chosen = judged_sizes(self.task, [first.plan], first.axes, self.seed)
         if not self.thorough:
             chosen = chosen[:2]
         covered = cover(self.source, self.task, self.chip, self.axes, first, chosen)
         if isinstance(covered, Verdict):
-            raise _Rejected(covered)
+            raise Rejected(covered)
         if not covered.chosen:
-            raise _Rejected(covered.infeasible[0][1])
+            raise Rejected(covered.infeasible[0][1])
         self.covered = covered
         self.sizes = tuple(at for at, _ in covered.chosen)
         different = confirm(self.source, self.task, self.chip, self.axes, covered)
         if different is not None:
-            raise _Rejected(different)
+            raise Rejected(different)
 
     def compile(self, plans: Iterable[Traced]) -> None:
         """Starts the assembler on kernels it has not seen yet; :meth:`evidence` waits for it."""
@@ -192,7 +210,7 @@ class _Judging:
         for future in self.compiling:
             for answer in future.result().values():
                 if isinstance(answer, Verdict):
-                    raise _Rejected(answer)
+                    raise Rejected(answer)
                 out.append(answer.evidence)
         return tuple(out)
 
@@ -212,8 +230,8 @@ class _Judging:
                 self.compile(self.covered.plans)
 
     def distribution(self, name: str, number: int, runner: Runner, plan_of: Mapping[Any, int]) -> None:
-        """Runs one distribution's cases and judges its pools.  Raises _Rejected."""
-        from evaluator.compare import Failure, measure, pools, summary, worst
+        """Runs one distribution's cases and judges its pools.  Raises Rejected."""
+        from evaluator.compare import Failure, measure
         from evaluator.oracle import question
 
         places = self.places(name, number)
@@ -224,22 +242,13 @@ class _Judging:
             twice = name == "normal" or i == 0
             cases = runner.run(plan_of[q.sizes], dims(at, self.chip), at, name, expected, twice, odd=bool(i % 2))
             if isinstance(cases, Verdict):
-                raise _Rejected(cases)
+                raise Rejected(cases)
             for case in cases:
                 errors = measure(case)
                 if isinstance(errors, Failure):
-                    raise _Rejected(self.wrong(errors, None))
+                    raise Rejected(wrong(errors, None, self.ops))
                 measured.setdefault(case.output, []).append((case, errors))
-        figures: dict[str, Any] = {}
-        for output, of_output in measured.items():
-            for pool in pools(of_output):
-                if not pool.errors.acceptable:
-                    raise _Rejected(self.wrong(worst(pool), summary(pool.errors)))
-            total = of_output[0][1]
-            for _, errors in of_output[1:]:
-                total = total + errors
-            figures[output] = summary(total) | {"sizes": [c.sizes for c, _ in of_output]}
-        self.numbers[name] = figures
+        self.numbers[name] = accept(measured, self.ops)
 
     def places(self, name: str, number: int) -> list[tuple[Sizes, int]]:
         """(sizes, seed) of a distribution's cases: enough that their pool can have ELEMENTS elements."""
@@ -260,41 +269,61 @@ class _Judging:
 
     # -------------------------------------------------------------------------------------------- verdicts
 
-    def wrong(self, failure: Any, figures: dict[str, Any] | None) -> Verdict:
-        from evaluator.diagnose import diagnose
-
-        error_class, pattern = diagnose(failure, frozenset(node.op for node in self.task.graph.nodes))
-        case = failure.case
-        message = (
-            f"{case.output}{list(failure.index)} is {failure.got:.6g}, should be {failure.expected:.6g}"
-            f" ({case.distribution} inputs, {text(case.sizes)})"
-        )
-        if figures is not None and figures["rms_ratio"]:
-            message += f"; RMS error {figures['rms_ratio']:.3g} × PyTorch's"
-        if pattern:
-            message += f"; {pattern}"
-        numbers: dict[str, Any] = {
-            "output": case.output,
-            "index": list(failure.index),
-            "got": failure.got,
-            "expected": failure.expected,
-            "allowed_error": failure.allowed,
-            "distribution": case.distribution,
-            "sizes": case.sizes,
-        }
-        if figures is not None:
-            numbers["errors"] = figures
-        return Verdict(
-            status=Status.WRONG, stage=Stage.COMPARE, error_class=error_class, message=message, numbers=numbers
-        )
-
     def finish(self, verdict: Verdict) -> Verdict:
-        """The verdict with the error table's hint and the text of its line."""
-        error_class, hint = classify(verdict.status, verdict.message, verdict.error_class)
-        lines = self.source.splitlines()
-        line = verdict.line
-        if line is None and verdict.findings:
-            line = verdict.findings[0].line
-        said = lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
-        changes = {"error_class": error_class, "hint": verdict.hint or hint, "line": line, "source": said}
-        return verdict.model_copy(update=changes)
+        return finished(verdict, self.source)
+
+
+def accept(measured: Mapping[str, Sequence[tuple[Case, Errors]]], ops: frozenset[str]) -> dict[str, Any]:
+    """The figures of one distribution, by output.  Raises Rejected where a pool's errors are too large."""
+    from evaluator.compare import pools, summary, worst
+
+    figures: dict[str, Any] = {}
+    for output, of_output in measured.items():
+        for pool in pools(of_output):
+            if not pool.errors.acceptable:
+                raise Rejected(wrong(worst(pool), summary(pool.errors), ops))
+        total = of_output[0][1]
+        for _, errors in of_output[1:]:
+            total = total + errors
+        figures[output] = summary(total) | {"sizes": [c.sizes for c, _ in of_output]}
+    return figures
+
+
+def wrong(failure: Failure, figures: dict[str, Any] | None, ops: frozenset[str]) -> Verdict:
+    """The verdict on an element that is wrong; ``figures`` are those of its pool, ``ops`` what the task is made of."""
+    from evaluator.diagnose import diagnose
+
+    error_class, pattern = diagnose(failure, ops)
+    case = failure.case
+    message = (
+        f"{case.output}{list(failure.index)} is {failure.got:.6g}, should be {failure.expected:.6g}"
+        f" ({case.distribution} inputs, {text(case.sizes)})"
+    )
+    if figures is not None and figures["rms_ratio"]:
+        message += f"; RMS error {figures['rms_ratio']:.3g} × PyTorch's"
+    if pattern:
+        message += f"; {pattern}"
+    numbers: dict[str, Any] = {
+        "output": case.output,
+        "index": list(failure.index),
+        "got": failure.got,
+        "expected": failure.expected,
+        "allowed_error": failure.allowed,
+        "distribution": case.distribution,
+        "sizes": case.sizes,
+    }
+    if figures is not None:
+        numbers["errors"] = figures
+    return Verdict(status=Status.WRONG, stage=Stage.COMPARE, error_class=error_class, message=message, numbers=numbers)
+
+
+def finished(verdict: Verdict, source: str) -> Verdict:
+    """The verdict with the error table's hint and the text of its line."""
+    error_class, hint = classify(verdict.status, verdict.message, verdict.error_class)
+    lines = source.splitlines()
+    line = verdict.line
+    if line is None and verdict.findings:
+        line = verdict.findings[0].line
+    said = lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
+    changes = {"error_class": error_class, "hint": verdict.hint or hint, "line": line, "source": said}
+    return verdict.model_copy(update=changes)

@@ -139,7 +139,7 @@ def judged_sizes(
     for i, row in enumerate(rows):
         for d, values in pinned.items():
             row[d] = task.sizes[d] if i == 0 else values[i % len(values)]
-    fitted = [_fit(task, row, frozenset(pinned)) for row in rows]
+    fitted = [fit(task, row, frozenset(pinned)) for row in rows]
     unique = {tuple(sorted(row.items())): row for row in fitted if row is not None}
     return tuple(unique.values())
 
@@ -175,10 +175,13 @@ def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]])
     return row
 
 
-def _fit(task: Task, row: Sizes, keep: frozenset[str]) -> Sizes | None:
-    """``row`` within the task's constraints and MAX_WORK (longest dimensions cut first); None if that is impossible."""
+def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK) -> Sizes | None:
+    """``row`` within the task's constraints, ``most`` work and MAX_OUTPUT, by cutting dimensions that are not in ``keep``.
+
+    None if the constraints cannot be met; too large a row where all that could be cut is 1.
+    """
     fitted = _satisfy(task, row)
-    while fitted is not None and _too_large(task, fitted):
+    while fitted is not None and _too_large(task, fitted, most):
         free = {d: v for d, v in fitted.items() if d not in keep and v > 1}
         if not free:
             return fitted
@@ -190,8 +193,8 @@ def _fit(task: Task, row: Sizes, keep: frozenset[str]) -> Sizes | None:
     return fitted
 
 
-def _too_large(task: Task, row: Sizes) -> bool:
-    return work(task.graph, row) > MAX_WORK or output_elements(task, row) > MAX_OUTPUT
+def _too_large(task: Task, row: Sizes, most: int = MAX_WORK) -> bool:
+    return work(task.graph, row) > most or output_elements(task, row) > MAX_OUTPUT
 
 
 def _satisfy(task: Task, row: Sizes) -> Sizes | None:

@@ -1,0 +1,245 @@
+"""The composed target judged like a task: every call in order on the emulator, against the whole graph's reference.
+
+Each task's kernels are right by themselves; here they must be right together: through buffers in their stored dtypes,
+at sizes that the target's own dimensions give.  The yardstick is eager PyTorch on the whole graph.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evaluator.cover import dims, text
+from evaluator.execute import POISON_A, POISON_B, Poison, execute, poisoned
+from evaluator.inputs import distributions
+from evaluator.judge import EMULATION_SECONDS, Judgement, Progress, Rejected, accept, finished, one_thread, wrong
+from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements
+from kernels_generated.runtime.expr import evaluate, substitute
+from knowledge_base.records import Stage, Status, Verdict
+from knowledge_base.snf.graph import shape_at
+from knowledge_base.snf.task import Call, Decomposition, Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from evaluator.compare import Case, Errors
+    from evaluator.oracle import Expected, Oracle
+    from evaluator.tileir import Program
+    from evaluator.trace import Traced
+    from knowledge_base.chips import Chip
+
+FEW_CALLS = 24  # a block; a whole network runs on normal inputs only
+MAX_REPEATS = 4
+MAX_WORK = 60_000_000  # multiply-adds of the whole target at one size
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What stands for a task: the file, its configuration, and the plans that its judgement found to hold."""
+
+    source: str
+    axes: Mapping[str, Any]
+    plans: tuple[Traced, ...]
+
+
+def judge_composed(
+    decomposition: Decomposition,
+    winners: Mapping[str, Winner],
+    chip: Chip,
+    *,
+    seed: int | None = None,
+    oracle: Oracle | None = None,
+    progress: Progress | None = None,
+) -> Judgement:
+    """Judges the target as ``winners`` (by task identity) compute it.  Raises KeyError for a task without winner.
+
+    ``Judgement.plans`` are plans that had to be traced anew, at sizes where no plan of a winner held.
+    """
+    from evaluator.oracle import Oracle
+
+    started = time.monotonic()
+    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    owned = Oracle() if oracle is None else None
+    whole = _as_task(decomposition)
+    composed = _Composed(decomposition, whole, dict(winners), chip)
+    sizes = _sizes(whole, seed)
+    numbers: dict[str, Any] = {}
+    try:
+        with one_thread():
+            line = oracle or owned
+            assert line is not None
+            _judge(composed, sizes, seed, line, numbers, progress)
+        verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=numbers)
+    except Rejected as rejected:
+        verdict = finished(rejected.verdict, "")
+    finally:
+        if owned is not None:
+            owned.close()
+    return Judgement(verdict, tuple(composed.added), sizes, (), seed, time.monotonic() - started)
+
+
+def _judge(
+    composed: _Composed, sizes: Sequence[Sizes], seed: int, oracle: Oracle, numbers: dict[str, Any], progress: Any
+) -> None:
+    from evaluator.compare import Failure, measure
+    from evaluator.oracle import composed_question
+
+    few = len(composed.decomposition.calls) <= FEW_CALLS
+    names = distributions(composed.decomposition.graph) if few else ("normal",)
+    ops = frozenset(node.op for node in composed.decomposition.graph.nodes)
+    for i, name in enumerate(names):
+        if progress is not None:
+            progress("compose", i / len(names))
+        places = [(at, seed) for at in (sizes if name == "normal" else sizes[:1])]
+        elements = sum(output_elements(composed.whole, at) for at, _ in places)
+        while elements < ELEMENTS and len(places) < len(sizes) + MAX_REPEATS:
+            places.append((sizes[0], seed + len(places)))
+            elements += output_elements(composed.whole, sizes[0])
+        questions = [composed_question(composed.decomposition, at, name, s) for at, s in places]
+        measured: dict[str, list[tuple[Case, Errors]]] = {}
+        for q, expected in zip(questions, oracle.expect_all(questions), strict=True):
+            for case in composed.run(dict(q.sizes), name, expected, twice=q is questions[0] and name == "normal"):
+                errors = measure(case)
+                if isinstance(errors, Failure):
+                    raise Rejected(wrong(errors, None, ops))
+                measured.setdefault(case.output, []).append((case, errors))
+        numbers[name] = accept(measured, ops)
+
+
+class _Composed:
+    """Runs the calls of a target; keeps loaded programs and plans traced anew."""
+
+    def __init__(self, decomposition: Decomposition, whole: Task, winners: dict[str, Winner], chip: Chip) -> None:
+        self.decomposition, self.whole, self.winners, self.chip = decomposition, whole, winners, chip
+        self.added: list[Traced] = []
+        self.deadline = time.monotonic() + EMULATION_SECONDS
+        self._plans = {identity: list(w.plans) for identity, w in winners.items()}
+        self._programs: dict[str, Program] = {}
+
+    def run(self, sizes: Sizes, distribution: str, expected: Expected, twice: bool) -> list[Case]:
+        """A case per output of the target.  Raises Rejected."""
+        from evaluator.cases import same_bits
+        from evaluator.compare import Case
+
+        results = self.once(sizes, expected, POISON_A, sanitize=twice)
+        if twice:
+            again = self.once(sizes, expected, POISON_B, sanitize=False)
+            for name, a, b in zip(self.decomposition.graph.outputs, results, again, strict=True):
+                if not same_bits(a, b):
+                    message = f"{name} depends on memory that nobody wrote ({text(sizes)})"
+                    raise Rejected(_unsafe("uninitialised", message))
+        return [
+            Case(t.name, t.dtype, distribution, sizes, got, reference, eager)
+            for t, got, reference, eager in zip(
+                self.whole.outputs, results, expected.reference, expected.eager, strict=True
+            )
+        ]
+
+    def once(self, sizes: Sizes, expected: Expected, poison: Poison, sanitize: bool) -> list[torch.Tensor]:
+        buffers = {name: value.clone() for name, value in expected.inputs.items()}
+        for number, call in enumerate(self.decomposition.calls):
+            self.call(number, call, sizes, buffers, poison, sanitize)
+        graph = self.decomposition.graph
+        return [buffers[name].reshape(shape_at(graph.value(name).shape, sizes)) for name in graph.outputs]
+
+    def call(
+        self,
+        number: int,
+        call: Call,
+        sizes: Sizes,
+        buffers: dict[str, torch.Tensor],
+        poison: Poison,
+        sanitize: bool,
+    ) -> None:
+        """One call: its results become buffers."""
+        at = {name: evaluate(expr, sizes) for name, expr in call.sizes} or dict(call.task.sizes)
+        place = f"call {number} ({call.task.name}, {text(at)})"
+        traced = self.plan(call.task, at, place)
+        given = {
+            t.name: buffers[b].reshape(shape_at(t.shape, at))
+            for t, b in zip(call.task.inputs, call.arguments, strict=True)
+        }
+        made = {t.name: poisoned(shape_at(t.shape, at), t.dtype, poison.output) for t in call.task.outputs}
+        done = execute(
+            traced.plan,
+            self.programs(traced),
+            given | made,
+            dims(at, self.chip),
+            poison=poison,
+            sanitize=sanitize,
+            deadline=self.deadline,
+        )
+        if done.verdict is not None:
+            raise Rejected(done.verdict.model_copy(update={"message": f"{place}: {done.verdict.message}"}))
+        if done.findings:
+            worst = done.findings[0]
+            raise Rejected(_unsafe(worst.kind, f"{place}: {worst.message}", done.findings[:20]))
+        buffers.update(zip(call.results, made.values(), strict=True))
+
+    def plan(self, task: Task, at: Sizes, place: str) -> Traced:
+        """A plan of the task's winner that holds at ``at``, traced anew if none does."""
+        from evaluator.trace import Request, trace
+
+        known = self._plans[task.identity]
+        for traced in known:
+            if traced.plan.applies(dims(at, self.chip)):
+                return traced
+        winner = self.winners[task.identity]
+        answer = trace(winner.source, task, [Request(at, winner.axes, "general")], self.chip)[0]
+        if isinstance(answer, Verdict):
+            raise Rejected(answer.model_copy(update={"message": f"{place}: {answer.message}"}))
+        known.append(answer)
+        self.added.append(answer)
+        return answer
+
+    def programs(self, traced: Traced) -> Mapping[str, Program]:
+        from evaluator.cases import load_program
+
+        for digest in traced.plan.kernels:
+            if digest not in self._programs:
+                program = load_program(traced.kernels[digest])
+                if isinstance(program, Verdict):
+                    raise Rejected(program)
+                self._programs[digest] = program
+        return self._programs
+
+
+def _unsafe(error_class: str, message: str, findings: Any = ()) -> Verdict:
+    return Verdict(
+        status=Status.UNSAFE, stage=Stage.EMULATE, error_class=error_class, message=message, findings=tuple(findings)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- sizes
+
+
+def _as_task(decomposition: Decomposition) -> Task:
+    """The whole target in the form of a task, with the constraints of all its calls in its own dimensions."""
+    graph = decomposition.graph
+    constraints = []
+    for call in decomposition.calls:
+        by = dict(call.sizes)
+        for comparison, left, right in call.task.constraints:
+            constraints.append((comparison, substitute(left, by), substitute(right, by)))
+    return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(constraints)))
+
+
+def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
+    """Two sizes: the two longest dimensions past a tile, listed ones as sampled; and primes with another listed value."""
+    rng = random.Random(seed)
+    listed = {name: (whole.sizes[name], *values) for name, values in whole.constants}
+    keep = frozenset(listed)
+    free = sorted((name for name in whole.sizes if name not in listed), key=lambda name: -whole.sizes[name])
+    long = {name: rng.choice((67, 71, 73)) for name in free[: len(free) // 2]}
+    rows = []
+    for primes, longer, pick in (((2, 3), long, 0), ((2, 3, 5, 7), {}, rng.randrange(8))):
+        row = {name: rng.choice(primes) for name in whole.sizes} | longer
+        row |= {name: values[pick % len(values)] for name, values in listed.items()}
+        fitted = fit(whole, row, keep, MAX_WORK)
+        if fitted is not None and fitted not in rows:
+            rows.append(fitted)
+    return tuple(rows) or (dict(whole.sizes),)
