@@ -1124,8 +1124,8 @@ def test_argmax_and_argmin_take_the_first_of_equals_and_skip_nan_unless_told(lab
 def test_reductions_with_a_function_of_one_s_own_keep_operand_order(lab: Lab) -> None:
     @ct.kernel
     def kernel(x, y):
-        # 2×2 matrices in four tiles: associative, not commutative. The element comes first, then what is before it.
-        def multiply(e, f, g, h, a, b, c, d):
+        # 2×2 matrices in four tiles: associative, not commutative. What comes earlier is the function's left half.
+        def multiply(a, b, c, d, e, f, g, h):
             return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
 
         tiles = tuple(ct.reshape(ct.load(x, (0, k), (8, 1)), (8,)) for k in ct.static_iter(range(4)))
@@ -1165,7 +1165,7 @@ def test_scans_run_inclusively_forwards_and_backwards(lab: Lab) -> None:
 def test_scans_with_a_function_of_one_s_own_keep_operand_order(lab: Lab) -> None:
     @ct.kernel
     def kernel(x, y):
-        def last(element, before):  # associative, not commutative: the latest number that is not zero
+        def last(before, element):  # associative, not commutative: the latest number that is not zero
             return ct.where(element != 0, element, before)
 
         tile = ct.load(x, (0,), (8,))
