@@ -9,7 +9,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from .text import InvalidTileIR
+from .errors import InvalidTileIR
 
 TIMEOUT_S = 30.0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from . import ir
+from .errors import Unsupported
 from .machine import CONTINUE, RETURN, YIELD, Block, Control, Frame, If, Loop, Step
 from .ops_atomic import ATOMIC_OPS
 from .ops_block import BLOCK_OPS
@@ -23,7 +24,6 @@ from .ops_mma import MMA_OPS
 from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
 from .provenance import synchronises, written_parameters
-from .text import Unsupported
 from .undefined import CHECKS
 from .widening import uses_of, widens
 

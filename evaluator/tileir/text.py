@@ -2,7 +2,7 @@
 
 The text has one operation a line.  A line is split into results, name, *head* (operands and attributes), types and
 location; the head with every value replaced by ``%`` is its *skeleton*.  A kernel of a thousand lines has a few dozen
-different skeletons, so matching a skeleton against the operation's :class:`Form` is memoised and parsing is cheap.
+different skeletons, so matching a skeleton against the operation's form (:mod:`.forms`) is memoised: parsing is cheap.
 
 Whatever the tables do not know, an operation, an attribute, a type, raises :class:`Unsupported` with the operation's
 name and its Python line: nothing is ever skipped.  Text that breaks its own rules raises :class:`InvalidTileIR`.
@@ -10,418 +10,18 @@ name and its Python line: nothing is ever skipped.  Text that breaks its own rul
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 from . import ir
+from .errors import InvalidTileIR, TileIRError, Unsupported
+from .forms import FORMS, REGION_OPS, Types, match_skeleton
+from .literals import literal, unescape
 from .locations import parse_location
+from .type_text import parse_type, parse_types
 
-
-class TileIRError(ValueError):
-    """Base of what can be wrong with a module.  ``location`` is the Python place, where known."""
-
-    def __init__(self, message: str, *, op: str = "", location: ir.Location | None = None):
-        super().__init__(f"{message} ({location})" if location else message)
-        self.op, self.location = op, location
-
-
-class Unsupported(TileIRError):
-    """An operation, attribute or type that the emulator does not know; ``op`` names the operation."""
-
-
-class InvalidTileIR(TileIRError):
-    """Text that no Tile IR module has: malformed, or refused by the disassembler's verifier."""
-
-
-# ------------------------------------------------------------------------------------------------------------- types
-
-ELEMENTS = frozenset(
-    [
-        "i1",
-        "i4",
-        "i8",
-        "i16",
-        "i32",
-        "i64",
-        "f16",
-        "bf16",
-        "f32",
-        "tf32",
-        "f64",
-        "f8E4M3FN",
-        "f8E5M2",
-        "f8E8M0FNU",
-        "f4E2M1FN",
-    ]
-)  # every element type of Tile IR 13.4
-_TILE = re.compile(r"tile<((?:\d+x)*)(?:ptr<(\w+)>|(\w+))>")
-_TENSOR = re.compile(r"tensor_view<((?:(?:\d+|\?)x)*)(\w+)(?:, strides=\[([\d?,]*)\])?>")
-_VIEW = re.compile(
-    r"(partition|strided|gather_scatter)_view<tile=\(([\dx]*)\)"
-    r"(?:, traversal_strides=\[([\d, ]*)\])?"
-    r"(?:, padding_value = (zero|neg_zero|nan|pos_inf|neg_inf))?"
-    r", (tensor_view<.*>)(?:, dim_map=\[([\d, ]*)\])?(?:, sparse_dim=(\d+))?>"
-)
-
-
-def _elem(name: str) -> str:
-    if name not in ELEMENTS:
-        raise Unsupported(f"unknown element type {name!r}")
-    return name
-
-
-def _ints(text: str | None) -> tuple[int, ...]:
-    return tuple(int(t) for t in re.findall(r"\d+", text or ""))
-
-
-def _sizes(text: str | None) -> tuple[int | None, ...]:
-    return tuple(None if t == "?" else int(t) for t in re.findall(r"\d+|\?", text or ""))
-
-
-@functools.lru_cache(maxsize=4096)
-def parse_type(text: str) -> ir.Type:
-    """One type.  Raises Unsupported."""
-    if text == "token":
-        return ir.TokenType()
-    if m := _TILE.fullmatch(text):
-        dims, pointee, elem = m.groups()
-        shape = tuple(int(d) for d in dims.split("x")[:-1])
-        return ir.TileType(shape, ir.PtrElem(_elem(pointee)) if pointee else _elem(elem))
-    if m := _TENSOR.fullmatch(text):
-        shape_text, elem, strides = m.groups()
-        view = ir.TensorViewType(_elem(elem), _sizes(shape_text), _sizes(strides))
-        if len(view.shape) != len(view.strides):
-            raise InvalidTileIR(f"sizes and strides of different number in {text!r}")
-        return view
-    if m := _VIEW.fullmatch(text):
-        kind, tile, traversal, padding, tensor_text, dim_map, sparse = m.groups()
-        tensor = parse_type(tensor_text)
-        assert isinstance(tensor, ir.TensorViewType)
-        shape = _ints(tile)
-        return ir.TileViewType(
-            kind, shape, tensor, padding, _ints(dim_map) or tuple(range(len(shape))), _ints(traversal),
-            int(sparse) if sparse else None,
-        )  # fmt: skip
-    raise Unsupported(f"unknown type {text[:80]!r}")
-
-
-@functools.lru_cache(maxsize=4096)
-def parse_types(text: str) -> tuple[ir.Type, ...]:
-    """A comma-separated list of types, parenthesised or not."""
-    text = text.strip()
-    if text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
-    parts, depth, start = [], 0, 0
-    for i, c in enumerate(text):
-        if c in "<([":
-            depth += 1
-        elif c in ">)]":
-            depth -= 1
-        elif c == "," and not depth:
-            parts.append(text[start:i])
-            start = i + 1
-    parts.append(text[start:])
-    return tuple(parse_type(p.strip()) for p in parts if p.strip())
-
-
-# ------------------------------------------------------------------------------------------------------------- forms
-
-# A types rule gives (operand types, result types) from the types left and right of "->", the numbers of operands and
-# results, and the attributes.
-Types = tuple[ir.Type, ...]
-TypeRule = Callable[[Types, Types | None, int, int], tuple[Types, Types]]
-
-
-def _same(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left * operands, left * results
-
-
-def _arrow(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    """``operand types -> result types``; a single type stands for all, missing trailing ones repeat the last."""
-    out = right or ()
-    if len(out) == 1:
-        out = out * results
-    return left + left[-1:] * (operands - len(left)), out
-
-
-def _last_is_result(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left, left[-1:] * results
-
-
-def _mma(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left, (left[2],)
-
-
-def _select(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return (left[0], left[1], left[1]), (left[1],)
-
-
-def _power(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left, left[:1]  # base and exponent; the result has the base's type
-
-
-def _insert(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left[:2] + (parse_type("tile<i32>"),) * (operands - 2), left[1:2]
-
-
-def _extract(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return left[:1] + (parse_type("tile<i32>"),) * (operands - 1), right or ()
-
-
-def _tokens(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    return (ir.TokenType(),) * operands, (ir.TokenType(),) * results
-
-
-def _tensor_view(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    # ``tile<i32> -> view`` or, where nothing is dynamic, ``view``; the pointer's type is not printed.
-    view = (right or left)[0]
-    assert isinstance(view, ir.TensorViewType)
-    pointer = ir.TileType((), ir.PtrElem(view.elem))
-    return (pointer,) + (left[:1] * (operands - 1) if right else ()), (view,)
-
-
-def _pview(left: Types, right: Types | None, operands: int, results: int) -> tuple[Types, Types]:
-    view = left[0]
-    assert isinstance(view, ir.TileViewType)
-    return (view.tensor,), left
-
-
-# Optional clauses that may follow a head, in any order.
-_CLAUSES: dict[str, re.Pattern[str]] = {
-    "rounding": re.compile(r"rounding<(?P<rounding>\w+)>"),
-    "flush_to_zero": re.compile(r"(?P<flush_to_zero>flush_to_zero)"),
-    "propagate_nan": re.compile(r"(?P<propagate_nan>propagate_nan)"),
-    "fast_acc": re.compile(r"(?P<fast_acc>fast_acc)"),
-    "saturating": re.compile(r"(?P<saturating>saturating)"),
-    "overflow": re.compile(r"overflow<(?P<overflow>\w+)>"),
-    "token": re.compile(r"token ?= ?(?P<token>%)"),
-    "inbounds": re.compile(r"inbounds ?= ?\[(?P<inbounds>[\w, ]*)\]"),
-    "hints": re.compile(r"optimization_hints ?= ?(?P<hints><.*>)"),
-}
-_CLAUSE_DEFAULT: dict[str, Any] = {
-    "flush_to_zero": False, "propagate_nan": False, "fast_acc": False, "saturating": False,
-    "overflow": "none", "inbounds": (), "token": None, "hints": None,
-}  # fmt: skip
-# Named places of a head; each becomes an attribute of that name.
-_PLACES = {
-    "signedness": "signed|unsigned", "lhs_signedness": "signed|unsigned", "rhs_signedness": "signed|unsigned",
-    "predicate": "equal|not_equal|less_than|less_than_or_equal|greater_than|greater_than_or_equal",
-    "ordering": "ordered|unordered",
-    "semantics": "weak|relaxed|acquire|release|acq_rel", "scope": "tl_blk|device|sys",
-    "mode": "and|or|xor|add|addf|max|min|umax|umin|xchg",
-    "dim": r"\d+", "permutation": r"[\d, ]*", "reverse": "true|false",
-    "shape": r"[%\d, ]*", "strides": r"[%\d, ]*", "symbol": r"@[\w$.-]+", "assume": r"[\w<>?,\- ]+",
-    "identities": r"[^\]]*",
-}  # fmt: skip
-_PLACE_VALUE: dict[str, Callable[[str], Any]] = {
-    "dim": int,
-    "permutation": _ints,
-    "reverse": lambda t: t == "true",
-    "shape": lambda t: tuple(None if p == "%" else int(p) for p in re.findall(r"%|\d+", t)),
-    "strides": lambda t: tuple(None if p == "%" else int(p) for p in re.findall(r"%|\d+", t)),
-    "symbol": lambda t: t[1:],
-    "assume": lambda t: _assumption(t),
-    "identities": lambda t: tuple(_identity(p) for p in t.split(",") if p.strip()),
-    "inbounds": lambda t: tuple(p.strip() == "true" for p in t.split(",") if p.strip()),
-    "flush_to_zero": bool, "propagate_nan": bool, "fast_acc": bool, "saturating": bool,
-}  # fmt: skip
-
-
-def _assumption(text: str) -> ir.Assumption:
-    if m := re.fullmatch(r"div_by<(\d+)>", text):
-        return ir.Assumption("div_by", divisor=int(m[1]))
-    if m := re.fullmatch(r"bounded<(-?\d+|\?), (-?\d+|\?)>", text):
-        low, high = (None if b == "?" else int(b) for b in m.groups())
-        return ir.Assumption("bounded", low=low, high=high)
-    raise Unsupported(f"assume: unknown predicate {text[:60]!r}", op="assume")
-
-
-def _identity(text: str) -> ir.Dense:
-    value, _, elem = (p.strip() for p in text.partition(":"))
-    if not elem:  # MLIR leaves out the suffix of its default types: i1, i64 and f64
-        elem = "i1" if value in ("true", "false") else "i64" if re.fullmatch(r"-?\d+", value) else "f64"
-    return _literal(value, elem)
-
-
-@dataclass(frozen=True)
-class Form:
-    """How one operation is written: ``head`` with ``{places}`` and ``%`` operands, then optional ``clauses``.
-
-    ``many`` are heads in which ``%*`` (any number of comma-separated values) occurs.  ``defaults`` are the values of
-    attributes that the text omits.
-    """
-
-    head: str
-    types: TypeRule = _same
-    clauses: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def pattern(self) -> re.Pattern[str]:
-        out = re.escape(self.head).replace(re.escape("%*"), "(?:%(?:, %)*)?").replace("\\ ", " ")
-        for place, values in _PLACES.items():
-            out = out.replace(re.escape("{" + place + "}"), f"(?P<{place}>{values})")
-        out = out.replace(re.escape("[?"), "(?:").replace(re.escape("?]"), ")?")
-        return re.compile(out + r"(?P<rest>.*)")
-
-
-def _forms() -> dict[str, Form]:
-    near, full = {"rounding": "nearest_even"}, {"rounding": "full"}
-    tko = ("token", "hints", "inbounds")
-    forms = {
-        "make_token": Form("", _tokens), "join_tokens": Form("%*", _tokens),
-        "get_tile_block_id": Form(""), "get_num_tile_blocks": Form(""),
-        "get_index_space_shape": Form("%", _arrow), "get_tensor_shape": Form("%", _arrow),
-        "assume": Form("{assume}, %"),
-        "make_tensor_view": Form("%, shape = [{shape}], strides = [{strides}]", _tensor_view),
-        "load_view_tko": Form("{semantics} [?{scope} ?]%[%*]", _arrow, tko, {"scope": None}),
-        "store_view_tko": Form("{semantics} [?{scope} ?]%, %[%*]", _arrow, tko, {"scope": None}),
-        "atomic_red_view_tko": Form("{semantics} {scope} %[%*], {mode}, %", _arrow, ("token", "inbounds")),
-        "load_ptr_tko": Form("{semantics} [?{scope} ?]%*", _arrow, tko, {"scope": None}),
-        "store_ptr_tko": Form("{semantics} [?{scope} ?]%*", _arrow, tko, {"scope": None}),
-        "atomic_rmw_tko": Form("{semantics} {scope} %, {mode}, %[?, %?]", _arrow, ("token",)),
-        "atomic_cas_tko": Form("{semantics} {scope} %, %, %[?, %?]", _arrow, ("token",)),
-        "print_tko": Form('"[?, %*?]', _arrow, ("token",)), "assert": Form('%, "', _arrow),
-        "gdc_wait_tko": Form("", _tokens, ("token",)), "gdc_launch_dependents_tko": Form("", _tokens, ("token",)),
-        "get_global": Form("{symbol}"),
-        "iota": Form(""), "reshape": Form("%", _arrow), "broadcast": Form("%", _arrow), "bitcast": Form("%", _arrow),
-        "pack": Form("%", _arrow), "unpack": Form("%", _arrow), "offset": Form("%, %", _arrow),
-        "permute": Form("% [{permutation}]", _arrow), "cat": Form("%, % dim = {dim}", _arrow),
-        "extract": Form("%[%*]", _extract), "insert": Form("%, %[%*]", _insert), "select": Form("%, %, %", _select),
-        "int_to_ptr": Form("%", _arrow), "ptr_to_int": Form("%", _arrow), "ptr_to_ptr": Form("%", _arrow),
-        "cmpi": Form("{predicate} %, %, {signedness}", _arrow), "cmpf": Form("{predicate} {ordering} %, %", _arrow),
-        "divi": Form("%, % {signedness}", clauses=("rounding",), defaults={"rounding": "zero"}),
-        "exti": Form("% {signedness}", _arrow), "trunci": Form("%", _arrow, ("overflow",)),
-        "itof": Form("% {signedness}", _arrow, ("rounding",), near),
-        "ftoi": Form("% {signedness}", _arrow, ("rounding", "saturating"), {"rounding": "nearest_int_to_zero"}),
-        "ftof": Form("%", _arrow, ("rounding",), near),
-        "fma": Form("%, %, %", clauses=("rounding", "flush_to_zero"), defaults=near),
-        "sqrt": Form("%", clauses=("rounding", "flush_to_zero"), defaults=near),
-        "rsqrt": Form("%", clauses=("flush_to_zero",)), "exp2": Form("%", clauses=("flush_to_zero",)),
-        "exp": Form("%", clauses=("rounding",), defaults=full), "tanh": Form("%", clauses=("rounding",), defaults=full),
-        "negi": Form("%", clauses=("overflow",)), "fpowi": Form("%, %", _power),
-        "mmaf": Form("%, %, %", _mma, ("fast_acc",)), "mmaf_scaled": Form("%, %, %, %, %", _mma),
-        "mmai": Form("%, %, % {lhs_signedness} {rhs_signedness}", _mma),
-        "reduce": Form("%* dim={dim} identities=[{identities}]", _arrow),
-        "scan": Form("%* dim={dim} reverse={reverse} identities=[{identities}]", _arrow),
-        "yield": Form("%*", _arrow), "continue": Form("%*", _arrow), "break": Form("%*", _arrow),
-        "return": Form("%*", _arrow),
-    }  # fmt: skip
-    forms |= {f"make_{kind}_view": Form("%", _pview) for kind in ("partition", "strided", "gather_scatter")}
-    forms |= {
-        n: Form("%")
-        for n in ["absf", "negf", "ceil", "floor", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "absi"]
-    }
-    forms |= {n: Form("%, %") for n in ["atan2", "fpowf", "remf", "andi", "ori", "xori", "mulhii"]}
-    forms |= {n: Form("%, %", clauses=("overflow",)) for n in ["addi", "subi", "muli", "shli"]}
-    forms |= {n: Form("%, % {signedness}") for n in ["remi", "shri", "maxi", "mini"]}
-    forms |= {
-        n: Form("%, %", clauses=("rounding", "flush_to_zero"), defaults=near) for n in ["addf", "subf", "mulf", "divf"]
-    }
-    forms |= {n: Form("%, %", clauses=("flush_to_zero", "propagate_nan")) for n in ["maxf", "minf"]}
-    return forms
-
-
-FORMS: Mapping[str, Form] = MappingProxyType(_forms())
-REGION_OPS = frozenset({"for", "loop", "if", "reduce", "scan"})
-
-
-@functools.lru_cache(maxsize=8192)
-def _match(name: str, skeleton: str) -> tuple[Mapping[str, Any], int | None]:
-    """The attributes that ``skeleton`` spells for operation ``name``, and which of its values is the token."""
-    form = FORMS.get(name)
-    if form is None:
-        raise Unsupported(f"unknown operation {name!r}", op=name)
-    m = form.pattern.fullmatch(skeleton)
-    if m is None:
-        raise Unsupported(f"{name}: unknown form {skeleton[:120]!r}", op=name)
-    attrs = {c: _CLAUSE_DEFAULT[c] for c in form.clauses if c in _CLAUSE_DEFAULT} | dict(form.defaults)
-    found = m.groupdict()
-    rest = found.pop("rest")
-    start = m.start("rest")
-    token_at = None
-    while rest.strip():
-        start += len(rest) - len(rest.lstrip())
-        rest = rest.lstrip()
-        for clause in form.clauses:
-            if c := _CLAUSES[clause].match(rest):
-                found |= c.groupdict()
-                if clause == "token":
-                    token_at = skeleton[: start + c.start("token")].count("%")
-                start, rest = start + c.end(), rest[c.end() :]
-                break
-        else:
-            raise Unsupported(f"{name}: unknown attribute {rest[:80]!r}", op=name)
-    for key, value in found.items():
-        if value is not None:
-            attrs[key] = _PLACE_VALUE[key](value) if key in _PLACE_VALUE else value
-    attrs.pop("token", None)
-    return MappingProxyType(attrs), token_at
-
-
-# ---------------------------------------------------------------------------------------------------------- literals
-
-
-def _literal(text: str, elem: str) -> ir.Dense:
-    """A printed constant: a number, a nested list, or a string of raw bytes in hexadecimal."""
-    if text.startswith('"'):
-        return ir.Dense(raw=bytes.fromhex(text.strip('"')[2:]))
-    if text.startswith("["):
-        items = text.replace("[", " ").replace("]", " ").split(",")
-        bits = any(i.strip().startswith("0x") for i in items)
-        if not bits:
-            return ir.Dense(tuple(_number(i.strip(), elem) for i in items))
-        # A list may mix decimal numbers and bit patterns: keep each as a one-element literal's bits or value.
-        return ir.Dense(tuple(_mixed(i.strip(), elem) for i in items))
-    if text.startswith("0x") and not elem.startswith("i"):
-        return ir.Dense(int(text, 16), bits=True)
-    return ir.Dense(_number(text, elem))
-
-
-def _mixed(text: str, elem: str) -> float:
-    if not text.startswith("0x"):
-        return float(_number(text, elem))
-    return _float_of_bits(int(text, 16), elem)
-
-
-# Exponent and fraction widths of the formats that have infinities or NaNs which a decimal can not spell.
-_WIDTHS = {
-    "f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "tf32": (8, 10), "f64": (11, 52),
-    "f8E4M3FN": (4, 3), "f8E5M2": (5, 2),
-}  # fmt: skip
-
-
-def _float_of_bits(bits: int, elem: str) -> float:
-    exponent, fraction = _WIDTHS.get(elem, (8, 0))
-    if elem not in _WIDTHS or elem == "f8E4M3FN" or bits & ((1 << fraction) - 1):
-        return float("nan")
-    return float("-inf") if bits >> (exponent + fraction) & 1 else float("inf")
-
-
-def _number(text: str, elem: str) -> int | float | bool:
-    try:
-        if elem == "i1":
-            return {"true": True, "false": False}[text]
-        return int(text) if elem.startswith("i") else float(text)
-    except (ValueError, KeyError):
-        raise InvalidTileIR(f"not a literal of {elem}: {text[:40]!r}") from None
-
-
-def unescape(text: str) -> str:
-    r"""A printed string's meaning: ``\0A`` and ``\C3\A9`` are bytes of UTF-8, ``\\`` a backslash."""
-    raw = re.sub(
-        rb"\\(\\|[0-9A-Fa-f]{2})",
-        lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 16)]),
-        text.encode(),
-    )
-    return raw.decode("utf-8", "replace")
-
-
-# ------------------------------------------------------------------------------------------------------------ parser
+__all__ = ["InvalidTileIR", "TileIRError", "Unsupported", "parse"]
 
 _LINE = re.compile(r"(?:((?:%[\w$.-]+(?::\d+)?(?:, )?)+) = )?([a-z]\w*) ?(.*)")
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -511,7 +111,7 @@ class _Parser:
         name, _, elem, value, kind = m.groups()
         tile = parse_type(kind.strip())
         assert isinstance(tile, ir.TileType)
-        return ir.Global(name, tile, _literal(value, elem))
+        return ir.Global(name, tile, literal(value, elem))
 
     def region(self, parameters: list[tuple[str, ir.Type]]) -> tuple[ir.Region, str]:
         """Reads operations up to the closing brace, and returns that line's remainder too."""
@@ -550,7 +150,7 @@ class _Parser:
             raise Unsupported(f"constant: unknown form {rest[:80]!r}", op="constant")
         elem, value, kind = m.groups()
         types = (parse_type(kind),)
-        attrs = {"value": _literal(value, elem)}
+        attrs = {"value": literal(value, elem)}
         return ir.Op("constant", self.define_results(results, types), (), attrs, (), types, (), location)
 
     def split(self, name: str, rest: str) -> tuple[Mapping[str, Any], tuple[int, ...], Types, Types | None, list[str]]:
@@ -566,7 +166,7 @@ class _Parser:
         left_text, arrow, right_text = types.partition("-> ")
         left, right = parse_types(left_text.strip()), parse_types(right_text) if arrow else None
         names = _VALUE.findall(head)
-        attrs, token_at = _match(name, _VALUE.sub("%", head).strip())
+        attrs, token_at = match_skeleton(name, _VALUE.sub("%", head).strip())
         if token_at is not None:
             self.use(names.pop(token_at))
         return attrs, tuple([self.use(n) for n in names]), left, right, strings
@@ -670,8 +270,13 @@ def _assignments(text: str | None) -> list[tuple[str, str]]:
 
 
 def parse(text: str) -> ir.Module:
-    """The module that ``text`` spells.  Raises Unsupported and InvalidTileIR."""
+    """The module that ``text`` spells.  Raises Unsupported and InvalidTileIR, whatever the text."""
     try:
         return _Parser(text).module()
     except RecursionError:
         raise InvalidTileIR("regions are nested too deeply") from None
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        if isinstance(error, TileIRError):
+            raise
+        # The text may come from a stranger's bytes: what the steps above take for granted need not hold.
+        raise InvalidTileIR(f"malformed text: {type(error).__name__}: {error}") from error
