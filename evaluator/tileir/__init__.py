@@ -4,19 +4,29 @@
     report = run(program, (8, 1, 1), [Array(x, "f32", 0, (1024,), (1,)), Scalar("i32", 1024)])
 
 Candidate Python plays no part here: the input is Tile IR bytecode, the memory is the caller's torch tensors.
+Names are loaded when they are first used, so that importing a part without torch (the parser's) stays cheap.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .errors import InvalidTileIR, TileIRError, Unsupported
     from .execute import Argument, ArgumentError, Array, RunReport, Scalar, load, run
     from .machine import StepLimit
     from .program import Program
     from .sanitizer import Finding, Sanitizer
-    from .text import InvalidTileIR, Unsupported
+
+_HOME = {
+    "errors": ("InvalidTileIR", "TileIRError", "Unsupported"),
+    "execute": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "load", "run"),
+    "machine": ("StepLimit",),
+    "program": ("Program",),
+    "sanitizer": ("Finding", "Sanitizer"),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Argument",
@@ -29,30 +39,14 @@ __all__ = [
     "Sanitizer",
     "Scalar",
     "StepLimit",
+    "TileIRError",
     "Unsupported",
     "load",
     "run",
 ]
 
-_HOME = {
-    "Argument": "execute",
-    "ArgumentError": "execute",
-    "Array": "execute",
-    "RunReport": "execute",
-    "Scalar": "execute",
-    "load": "execute",
-    "run": "execute",
-    "StepLimit": "machine",
-    "Program": "program",
-    "Finding": "sanitizer",
-    "Sanitizer": "sanitizer",
-    "InvalidTileIR": "text",
-    "Unsupported": "text",
-}
-
 
 def __getattr__(name: str) -> Any:
-    # On first use: the machine needs torch, the parser (which the model of times uses) does not.
-    if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    raise AttributeError(name)
+    if name in _MODULE:
+        return getattr(importlib.import_module(f".{_MODULE[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,6 +44,7 @@ class AssertionFailure:
     message: str
     block: tuple[int, int, int]
     location: ir.Location | None = None
+    op: ir.Op | None = field(default=None, repr=False, compare=False)
 
 
 class Stopped(Exception):
@@ -78,10 +79,12 @@ class Run:
     asserts: list[AssertionFailure] = field(default_factory=list)
 
     def failed_assert(self, frame: Frame, op: ir.Op, holds: np.ndarray) -> None:
-        """Records a failed ``assert`` for the first block in which it does not hold; the kernel goes on."""
+        """Records the first failure of each ``assert`` with a block in which it does not hold; the kernel goes on."""
+        if any(a.op is op for a in self.asserts):
+            return
         lane = int(np.flatnonzero(~holds.reshape(len(holds), -1).all(1))[0])
         x, y, z = (int(c[0]) for c in self.coordinates(frame.ids[lane : lane + 1]))
-        self.asserts.append(AssertionFailure(op.attrs["message"], (x, y, z), self.module.location(op)))
+        self.asserts.append(AssertionFailure(op.attrs["message"], (x, y, z), self.module.location(op), op))
         if self.sanitizer is not None:
             message = f"the kernel's assertion {op.attrs['message']!r} does not hold"
             self.sanitizer.report(frame, op, "assert", message, ~holds)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import dtypes, ir
-from .machine import Frame
+from .machine import Frame, take
 from .memory import MEMORY_BITS, Allocation, memory_dtype
 from .pointers import gather, scatter
 from .views import PerLane, TileView, addresses, element_coordinates, starts
@@ -49,9 +50,9 @@ class _Layout(NamedTuple):
 
 
 def _layout(frame: Frame, view: TileView) -> _Layout | None:
-    """None for views that differ by lane, gather views, packed or misaligned elements: those go by element."""
+    """None for gather views, packed or misaligned elements: those go by element."""
     elem = view.tensor.elem
-    if not view.tensor.uniform or view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8:
+    if view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8:
         return None
     base = view.tensor.base
     assert isinstance(base, int)
@@ -88,6 +89,8 @@ def _memory_order(layout: _Layout) -> list[int] | None:
 
 def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], target: torch.dtype) -> Tensor:
     """The tiles numbered ``indices`` as ``target``, one a lane (or one for all)."""
+    if not view.tensor.uniform:
+        return _load_groups(frame, op, view, indices, target)
     layout = _layout(frame, view)
     if layout is None:
         return _load_elements(frame, op, view, indices, target)
@@ -106,6 +109,27 @@ def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor
         parts.append(to_lanes(lattice, rows, layout.tile))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out if order is None else out.permute(0, *(order.index(k) + 1 for k in range(len(order))))
+
+
+def _groups(frame: Frame, view: TileView) -> Iterator[tuple[Tensor, Frame, TileView]]:
+    """Lanes with the same view: their positions, a frame of them, and the view, now uniform."""
+    lanes = len(frame.ids)
+    table = np.stack([np.broadcast_to(x, lanes) for x in view.tensor.words], 1)
+    _, which = np.unique(table, axis=0, return_inverse=True)
+    for group in range(int(which.max()) + 1):
+        positions = np.flatnonzero(which == group)
+        one = TileView(view.kind, view.tensor.at(int(positions[0])))
+        yield torch.from_numpy(positions), Frame(frame.run, frame.ids[positions], []), one
+
+
+def _load_groups(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], target: torch.dtype) -> Tensor:
+    """Loads through views that differ by lane (slices, arrays out of a list), lanes with equal views together."""
+    places, parts = [], []
+    for positions, some, one in _groups(frame, view):
+        tiles = load_tiles(some, op, one, [take(i, positions) for i in indices], target)
+        places.append(positions)
+        parts.append(tiles.expand(len(positions), *tiles.shape[1:]))
+    return torch.cat(parts).index_select(0, torch.argsort(torch.cat(places)))
 
 
 def _load_lattice(
@@ -156,6 +180,10 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
     elem = view.tensor.elem
     if elem == "i1":
         values = values.to(torch.uint8)
+    if not view.tensor.uniform:
+        for positions, some, one in _groups(frame, view):
+            store_tiles(some, op, one, [take(i, positions) for i in indices], take(values, positions))
+        return
     layout = _layout(frame, view)
     if layout is None or not _store_windows(frame, op, view, layout, indices, values):
         address, inside = addresses_of(frame, op, view, indices)

@@ -27,8 +27,19 @@ class TensorView:
     strides: tuple[PerLane, ...]
 
     @property
+    def words(self) -> tuple[PerLane, ...]:
+        """Base address, sizes, strides."""
+        return (self.base, *self.shape, *self.strides)
+
+    @property
     def uniform(self) -> bool:
-        return all(isinstance(x, int) for x in (self.base, *self.shape, *self.strides))
+        return all(isinstance(x, int) for x in self.words)
+
+    def at(self, lane: int) -> TensorView:
+        """One lane's view, for it alone or for lanes that share it."""
+        words = [x if isinstance(x, int) else int(x[lane]) for x in self.words]
+        rank = len(self.shape)
+        return TensorView(self.elem, words[0], tuple(words[1 : rank + 1]), tuple(words[rank + 1 :]))
 
     def take(self, index: Tensor) -> TensorView:
         at = index.numpy()
