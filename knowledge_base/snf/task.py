@@ -132,7 +132,8 @@ def uses(decomposition: Decomposition) -> Mapping[str, int]:
 def constraints(graph: Graph) -> tuple[tuple[str, Expr, Expr], ...]:
     """Comparisons between sizes without which the graph has no meaning.
 
-    A position looked up in a table needs a row for it; under a causal mask the first query must see a key.
+    A position looked up in a table needs a row for it; under a causal mask the first query must see a key; RoPE turns
+    pairs.
     """
     found: list[tuple[str, Expr, Expr]] = []
     for node in graph.nodes:
@@ -142,4 +143,8 @@ def constraints(graph: Graph) -> tuple[tuple[str, Expr, Expr], ...]:
                 found.append(("<=", index.attr("n"), graph.value(node.args[0]).shape[0]))
         if node.op == "causal_mask" and node.shape[0] != node.shape[1]:
             found.append(("<=", node.shape[0], node.shape[1]))
+        if node.op == "rope" and not isinstance(node.shape[-1], int):
+            odd = sizes_language.build("mod", node.shape[-1], 2)
+            if odd != 0:
+                found.append(("==", odd, 0))
     return tuple(dict.fromkeys(found))

@@ -209,6 +209,13 @@ def test_cross_attention_with_a_mask_needs_no_more_queries_than_keys() -> None:
     assert dict(task.constants) == {"D": (16, 32, 64, 80, 128)}
 
 
+def test_rope_turns_pairs_and_its_task_says_so() -> None:
+    task = canonical(parse("T, D = 3, 16\nx: f32[T, D]\nc: f32[T, D]\ns: f32[T, D]\ny = RoPE(x, c, s)"))
+    assert task.constraints == (("==", ("mod", task.inputs[0].shape[-1], 2), 0),)
+    with pytest.raises(UserError, match="does not hold"):
+        parse("T, D = 3, 5\nx: f32[T, D]\nc: f32[T, D]\ns: f32[T, D]\ny = RoPE(x, c, s)")
+
+
 def test_a_listed_dimension_is_a_constant_of_the_tasks_that_have_it() -> None:
     task = canonical(parse("M, N = 4, 48\nN in (32, 64)\nx: f32[M, N]\ny = Softmax(x) * 2.0"))
     assert task.constants == (("N", (32, 48, 64)),)  # the sample always is one

@@ -19,7 +19,7 @@ X = torch.linspace(-3, 3, 24, dtype=torch.float64).reshape(4, 6)
 W = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
 
 
-def softplus_free(x: torch.Tensor) -> torch.Tensor:
+def logistic(x: torch.Tensor) -> torch.Tensor:
     return 1 / (1 + torch.exp(-x))
 
 
@@ -44,10 +44,10 @@ MEANINGS = {
     "rsqrt(square(x))": 1 / X.abs(),
     "tanh(x)": (torch.exp(2 * X) - 1) / (torch.exp(2 * X) + 1),
     "erf(x)": 2 * torch.distributions.Normal(0, 1).cdf(X * math.sqrt(2)) - 1,
-    "sigmoid(x)": softplus_free(X),
+    "sigmoid(x)": logistic(X),
     "GELU(x)": 0.5 * X * (1 + torch.tanh(math.sqrt(2 / math.pi) * (X + 0.044715 * X**3))),
     'GELU(x, approximate="none")': X * torch.distributions.Normal(0, 1).cdf(X),
-    "SiLU(x)": X * softplus_free(X),
+    "SiLU(x)": X * logistic(X),
     "ReLU(x)": torch.where(X > 0, X, 0.0),
     "square(x)": X * X,
     "Sum(x)": X @ torch.ones(6, dtype=torch.float64),
@@ -71,7 +71,6 @@ MEANINGS = {
     "Gather(x, i)": X[torch.tensor([2, 0, 3])],
     "Range(T) * 0.5 + w": torch.arange(6, dtype=torch.float64) * 0.5 + W,
     "RoPE(x, w, w)": X * W + torch.cat([-X[:, 3:], X[:, :3]], -1) * W,
-    "x[0]": None,
     "(x @ x.T) + Mask_Causal": X @ X.T + torch.triu(torch.full((4, 4), -math.inf), 1),
     "x + Mask_Causal": X + torch.tensor([[-math.inf if c > r + 2 else 0.0 for c in range(6)] for r in range(4)]),
     "x * sqrt(T) / C": X * math.sqrt(6) / 4,
@@ -79,7 +78,7 @@ MEANINGS = {
 }
 
 
-@pytest.mark.parametrize("text", [t for t, expected in MEANINGS.items() if expected is not None])
+@pytest.mark.parametrize("text", list(MEANINGS))
 def test_each_op_means_what_it_says(text: str) -> None:
     graph = parse(f"C, T = 4, 6\nx: f64[C, T]\nw: f64[T]\ni: i64[3]\ny = {text}")
     inputs = {"x": X, "w": W, "i": torch.tensor([2, 0, 3])}
@@ -89,10 +88,9 @@ def test_each_op_means_what_it_says(text: str) -> None:
 
 def test_every_op_of_the_table_has_a_meaning_tested_here() -> None:
     seen = {"split", "neg"}
-    for text, expected in MEANINGS.items():
-        if expected is not None:
-            graph = parse(f"C, T = 4, 6\nx: f64[C, T]\nw: f64[T]\ni: i64[3]\ny = {text}")
-            seen |= {n.op for n in graph.nodes}
+    for text in MEANINGS:
+        graph = parse(f"C, T = 4, 6\nx: f64[C, T]\nw: f64[T]\ni: i64[3]\ny = {text}")
+        seen |= {n.op for n in graph.nodes}
     compared = {"lt", "le", "gt", "ge", "eq", "ne"}
     assert set(OPS) - seen - compared == set()
 
