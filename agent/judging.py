@@ -9,16 +9,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from knowledge_base.errors import EnvironmentLacks
 
 if TYPE_CHECKING:
     from evaluator.judge import Judgement
+    from evaluator.oracle import Oracle
     from knowledge_base.chips import Chip
     from knowledge_base.snf.task import Task
 
@@ -31,45 +33,57 @@ class Judges:
     def __init__(self, count: int) -> None:
         # Spawned, not forked: the loop has threads, and torch does not survive a fork in every build.
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(max_workers=count, mp_context=context, initializer=_begin)
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+        self._stopped = False
         for _ in range(count):  # each starts now and imports torch while the loop reads and searches
             self._pool.submit(_warm_up)
 
     def judge(self, source: str, task: Task, chip: Chip, axes: Mapping[str, Any], seed: int) -> Judgement:
         """As :func:`evaluator.judge.judge`; blocks.  Raises EnvironmentLacks where a judge process was killed."""
-        judgement: Judgement = self._answer(self._pool.submit(_judge, source, task, chip, dict(axes), seed))
+        judgement: Judgement = self.call(_judge, source, task, chip, dict(axes), seed)
         return judgement
 
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """Any picklable function of a module, with the process's oracle as its last argument."""
-        return self._answer(self._pool.submit(_call, function, arguments))
-
-    def _answer(self, future: Future[Any]) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``function(*arguments, oracle)`` in a judge process; a function of a module, picklable arguments."""
         try:
-            return future.result()
-        except BrokenProcessPool:
+            return self._pool.submit(_call, function, arguments).result()
+        except (BrokenProcessPool, CancelledError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not isinstance(error, BrokenProcessPool) and not self._stopped:
+                raise  # a defect in the judge
             raise EnvironmentLacks(
                 "a judge process was killed (out of memory?)", "Free some memory or lower --jobs, then use --resume."
             ) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Their children (oracle, tracer, assembler) end when they do.
+    def stop(self) -> None:
+        """Ends the processes at once; calls that wait for them raise EnvironmentLacks.  May be called twice."""
+        if self._stopped:
+            return
+        self._stopped = True
         processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for process in processes:  # their children (oracle, tracer, assembler) end when they do
             process.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.join()
 
+    def __enter__(self) -> Self:
+        return self
 
-def _begin() -> None:
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _begin(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several judges share the cores
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when the loop is gone, however it ended: a pool's worker would wait for ever."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _warm_up() -> None:
@@ -84,13 +98,12 @@ def _warm_up() -> None:
         _oracle = Oracle()
 
 
-def _judge(source: str, task: Task, chip: Chip, axes: dict[str, Any], seed: int) -> Judgement:
+def _judge(source: str, task: Task, chip: Chip, axes: dict[str, Any], seed: int, oracle: Oracle) -> Judgement:
     from evaluator.judge import judge
 
-    _warm_up()
-    return judge(source, task, chip, axes=axes, seed=seed, oracle=_oracle, jobs=1)
+    return judge(source, task, chip, axes=axes, seed=seed, oracle=oracle, jobs=1)
 
 
-def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     _warm_up()
     return function(*arguments, _oracle)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Verdict
+from knowledge_base.records import Candidate, Status, Verdict
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Evaluation
 
 if TYPE_CHECKING:
     from .search import SearchResult
+
+
+UNSURE = (Status.TIMEOUT, Status.CRASH)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ def evaluations(found: SearchResult, candidate: Candidate, task: Task, chip: Chi
 
 def rank(candidate: Candidate, rows: Sequence[Evaluation]) -> Ranking:
     """Orders stored or fresh evaluations of one candidate at one shape on one chip."""
+    # A timeout or crash may have been the machine's load: such a configuration is judged again.
+    rows = [
+        replace(r, verdict=None) if r.verdict and r.verdict.status in UNSURE and r.measurements else r for r in rows
+    ]
     usable = [r for r in rows if r.measurements and (r.verdict is None or r.verdict.correct)]
     refused = next((r.verdict for r in rows if r.verdict is not None and not r.verdict.correct), None)
     usable.sort(key=lambda r: (_spills(r), r.measurements[0].us))

@@ -56,7 +56,7 @@ def final_table(summary: RunSummary, out: Console) -> None:
 
 
 def _totals(summary: RunSummary) -> str:
-    lines = ["error: RMS over PyTorch's own. ~: modelled. µs, floor: one call; share: of the target"]
+    lines = ["error: RMS over PyTorch's own; ~ modelled; µs and floor of one call"]
     if summary.total_us is not None:
         kind = next((t.kind for t in summary.tasks if t.kind), "")
         lines.append(

@@ -23,13 +23,16 @@ from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import Store
 
 from . import report
+from .compose import LABEL, compose
+from .conclude import operations
+from .context import Context, Stopped
 from .judging import Judges
 from .machine import cores
 from .proposers.base import Proposer
 from .proposers.choose import Choice
 from .rundir import RunFolder
 from .summary import RunSummary, TaskResult
-from .task_work import Context, TaskWork, operations
+from .task_work import TaskWork
 
 if TYPE_CHECKING:
     from .progress import Progress
@@ -83,13 +86,12 @@ def run(
         judges = stack.enter_context(Judges(jobs))
         context = _context(run_id, options, chip, choice, store, folder, judges, progress, stopping, jobs)
         works = _works(context, decomposition)
-        progress.begin([w.label for w in works])
+        progress.begin([*(w.label for w in works), LABEL])
         try:
-            results = _work(works, jobs, stopping)
-            composed, note = _compose(context, decomposition, results)
-            status = "done" if all(r.correct for r in results) and composed.get("status") == "correct" else "incomplete"
+            results = _work(works, jobs, context)
+            composed = _composed(context, options.target, decomposition, works, results)
+            good = all(r.correct for r in results) and composed.get("status") == "correct"
         except KeyboardInterrupt:
-            stopping.set()
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
             folder.log("interrupted")
@@ -101,14 +103,14 @@ def run(
         device="cpu",
         proposer=choice.name,
         why=choice.why,
-        status=status,
+        status="done" if good else "incomplete",
         plan=PLAN,
         plans={name: _plan_figures(plan, chip) for name, plan in plans.items()},
         tasks=_with_shares(results),
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=(note,) if note else (),
+        notes=_notes(options, results, composed),
     )
     folder.write("report.md", report.markdown(summary, versions()))
     store.finish_run(run_id, summary.status, summary.exit_code, summary.document())
@@ -197,22 +199,47 @@ def _works(context: Context, decomposition: Decomposition) -> list[TaskWork]:
     return [works[i] for i in order]
 
 
-def _work(works: list[TaskWork], jobs: int, stopping: threading.Event) -> list[TaskResult]:
-    """Every task's result, in the order of ``works``.  The first defect or user error of one ends the others."""
+def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult]:
+    """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised."""
     pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="task")
     futures: list[Future[TaskResult]] = [pool.submit(work.run) for work in works]
     try:
         waiting = set(futures)
-        while waiting:
+        while waiting:  # in short waits, so that Ctrl-C is heard
             done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 future.result()  # raises what the task raised
     except BaseException:
-        stopping.set()
-        pool.shutdown(wait=False, cancel_futures=True)
+        context.stopping.set()
+        context.judges.stop()
+        pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
     return [future.result() for future in futures]
+
+
+def _composed(
+    context: Context, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
+) -> dict[str, Any]:
+    """The verdict on the whole target; empty where a task has no kernel or the time is up."""
+    winners = {w.task.identity: w.general for w in reversed(works) if w.general is not None}
+    if not all(r.correct for r in results):
+        context.progress.end(LABEL, False, "not judged")
+        return {}
+    try:
+        return compose(context, Path(target).stem, decomposition, winners, results)
+    except Stopped:
+        context.progress.end(LABEL, False, "stopped")
+        return {}
+
+
+def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = []
+    if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
+        notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
+    searched, span = sum(r.searched for r in results), sum(r.configurations for r in results)
+    notes.append(f"{searched} of {span} configurations compiled, at most {SEARCH_SECONDS:.0f} s a candidate.")
+    return tuple(notes)
 
 
 def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from knowledge_base.errors import EXIT_INTERRUPTED, UserError
@@ -78,8 +78,9 @@ def run(
                 emit({"id": run_id, "status": "interrupted", "exit_code": EXIT_INTERRUPTED})
             return EXIT_INTERRUPTED
         except Exception as error:
-            store.finish_run(run_id, "failed", getattr(error, "exit_code", 1), {"why": str(error)})
-            folder.log(f"failed: {error}")
+            with suppress(Exception):  # what failed may be the disk: the first error is the one to show
+                folder.log(f"failed: {error}")
+                store.finish_run(run_id, "failed", getattr(error, "exit_code", 1), {"why": str(error)})
             raise
         finally:
             folder.close()

@@ -49,8 +49,12 @@ class TaskResult:
 
     @property
     def fusion(self) -> str:
-        """The ops that became one task: ``linear+gelu``."""
-        return "+".join(self.ops)
+        """The ops that became one task: ``linear+gelu``; of a long chain the telling ones: ``matmul+softmax``."""
+        telling = [op for op in self.ops if op not in _ARITHMETIC]
+        return "+".join(telling if telling and len(self.ops) > 3 else self.ops)
+
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "minimum", "maximum", "where"})
 
 
 @dataclass(frozen=True)

@@ -8,77 +8,28 @@ kept beside it.  Everything is recorded as soon as it is known, so a run that is
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Measurement, Verdict
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Candidate, Verdict
 from knowledge_base.snf.task import Task
-from knowledge_base.store import Evaluation, Known, Store, Winner
+from knowledge_base.store import Evaluation, Known
 
-from . import winners
 from .check import error_ratio
-from .proposers.base import ProposalRequest, Proposer
+from .conclude import is_general, keep, operations
+from .context import Context, Judged, Stopped
+from .proposers.base import ProposalRequest
 from .ranking import Ranking, evaluations, rank
 from .summary import TaskResult
 
 if TYPE_CHECKING:
     from evaluator.judge import Judgement
-    from evaluator.trace import Traced
-
-    from .judging import Judges
-    from .progress import Progress
-    from .rundir import RunFolder
 
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its modelled time is below this share of the general one's
-
-
-class Stopped(Exception):
-    """The run's time is up, or the user stopped it: the task stays unfinished."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What all tasks of a run share.  ``deadline``: monotonic seconds after which nothing new starts."""
-
-    run: str
-    store: Store
-    folder: RunFolder
-    judges: Judges
-    proposer: Proposer
-    chip: Chip
-    evaluator: str
-    seed: int
-    rounds: int
-    jobs: int
-    search_seconds: float  # for all configurations of one candidate
-    progress: Progress
-    deadline: float | None = None
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def check_time(self) -> None:
-        """Raises Stopped when the run's time is up or it was interrupted."""
-        if self.stopping.is_set() or (self.deadline is not None and time.monotonic() > self.deadline):
-            raise Stopped
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A candidate judged in one configuration."""
-
-    known: Known
-    measurement: Measurement
-    verdict: Verdict
-    general: bool
-    plans: tuple[Traced, ...] = ()
-    searched: int = 0
-    configurations: int = 0
 
 
 class TaskWork:
@@ -90,6 +41,7 @@ class TaskWork:
         self.feedback: list[Verdict] = []
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
+        self.general: Judged | None = None  # when done: the kernel that serves every size
         self.done = 0.0  # share of the task's work, for the bar
 
     def run(self) -> TaskResult:
@@ -103,7 +55,9 @@ class TaskWork:
                 general, special = self.decide(rankings, general, special)
                 if general is not None or not rankings:
                     break
-        except Stopped:
+        except (Stopped, EnvironmentLacks) as error:
+            if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
+                raise  # otherwise: its judge was ended because the run is
             self.say_end(False, "stopped")
             if general is None:
                 return self.result("unfinished", "stopped before a kernel was judged", None, start)
@@ -208,10 +162,8 @@ class TaskWork:
             known = Known(row, ranking.candidate)
             if row.verdict is not None:  # by this version of the evaluator, at this shape: it would say so again
                 self.context.store.record(ranking.candidate, [row], run=self.context.run, move=move, reused=True)
-                general = not row.verdict.message
-                return Judged(
-                    known, row.measurements[0], row.verdict, general, (), ranking.searched, ranking.configurations
-                )
+                counts = ranking.searched, ranking.configurations
+                return Judged(known, row.measurements[0], row.verdict, is_general(row.verdict), (), *counts)
             self.fresh = True
             judgement = self.context.judges.judge(
                 ranking.candidate.source, self.task, self.context.chip, row.configuration, self.context.seed
@@ -268,49 +220,12 @@ class TaskWork:
             if special is not None:
                 last = {"status": "infeasible", "message": "no candidate is correct at every size"}
             return self.result(str(last["status"]), str(last["message"]), None, start)
-        folder, guards = self.write(general)
+        kept = keep(self.context, self.task, general)
+        self.general = kept.judged
         if special is not None:
-            folder, guards = self.write(special)
-        done = self.result("correct", "", special or general, start)
-        return replace(done, guards=guards, folder=str(folder.relative_to(self.context.folder.path)))
-
-    def write(self, judged: Judged) -> tuple[Path, tuple[tuple[str, ...], ...]]:
-        """Writes and records a winner; its folder, and the guards of each of its plans."""
-        context, evaluation = self.context, judged.known.evaluation
-        plans = judged.plans or self.trace_again(judged)
-        won = winners.Won(
-            task=self.task,
-            candidate=judged.known.candidate,
-            configuration=evaluation.configuration,
-            chip=context.chip.name,
-            measurement=judged.measurement,
-            verdict=judged.verdict,
-            plans=[t.plan for t in plans],
-            kernels={h: data for t in plans for h, data in t.kernels.items()},
-            provenance={"run": context.run, "evaluation": evaluation.key, "evaluator": context.evaluator},
-            general=judged.general,
-        )
-        folder = winners.write(context.folder.path / "winners", won)
-        guards = tuple(tuple(winners.guards(t.plan)) for t in plans)
-        place = str(folder.relative_to(context.folder.path))
-        winner = Winner(evaluation, judged.measurement, judged.general, guards, place)
-        context.store.record_winner(context.run, winner)
-        return folder, guards
-
-    def trace_again(self, judged: Judged) -> tuple[Traced, ...]:
-        """The plans of a verdict that was reused: traced at the sizes that it was reached at."""
-        from evaluator.cover import cover
-        from evaluator.trace import Request, trace
-
-        source, axes = judged.known.candidate.source, dict(judged.known.evaluation.configuration)
-        (first,) = trace(source, self.task, [Request(self.task.sizes, axes, "general")], self.context.chip)
-        if isinstance(first, Verdict):
-            raise RuntimeError(f"a kernel that was correct does not trace: {first.message}")
-        sizes = [dict(at) for at in judged_sizes(judged.verdict.numbers)]
-        covered = cover(source, self.task, self.context.chip, axes, first, sizes)
-        if isinstance(covered, Verdict):
-            raise RuntimeError(f"a kernel that was correct does not trace: {covered.message}")
-        return tuple(covered.plans)
+            kept = keep(self.context, self.task, special)
+        done = self.result("correct", "", kept.judged, start)
+        return replace(done, guards=kept.guards, folder=kept.folder)
 
     def result(self, status: str, message: str, judged: Judged | None, start: float) -> TaskResult:
         from evaluator.model import floor_us
@@ -352,24 +267,3 @@ class TaskWork:
     def say_end(self, good: bool, text: str) -> None:
         self.context.progress.end(self.label, good, text)
         self.context.folder.log(f"{self.label}: {text}")
-
-
-# What is no operation of its own: values that others are computed with, and views.
-_SILENT = frozenset(
-    {"const", "dim", "iota", "causal_mask", "permute", "reshape", "select", "split", "heads", "merge", "cast"}
-)
-
-
-def operations(task: Task) -> tuple[str, ...]:
-    """The task's operations in order of first use: what was fused."""
-    return tuple(dict.fromkeys(n.op for n in task.graph.nodes if n.op not in _SILENT and not n.name.startswith("$")))
-
-
-def judged_sizes(numbers: Mapping[str, Any]) -> list[Mapping[str, int]]:
-    """The sizes that a verdict's numbers speak of, each once."""
-    found: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
-    for outputs in numbers.values():
-        for figure in outputs.values():
-            for at in figure.get("sizes", ()):
-                found.setdefault(tuple(sorted(at.items())), at)
-    return list(found.values())

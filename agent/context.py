@@ -1,0 +1,63 @@
+"""What the tasks of a run share, and what they hand each other: a candidate judged in one configuration."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from knowledge_base.chips import Chip
+from knowledge_base.records import Measurement, Verdict
+from knowledge_base.store import Known, Store
+
+from .proposers.base import Proposer
+
+if TYPE_CHECKING:
+    from evaluator.trace import Traced
+
+    from .judging import Judges
+    from .progress import Progress
+    from .rundir import RunFolder
+
+
+class Stopped(Exception):
+    """The run's time is up, or the user stopped it: the task stays unfinished."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all tasks of a run share.  ``deadline``: monotonic seconds after which nothing new starts."""
+
+    run: str
+    store: Store
+    folder: RunFolder
+    judges: Judges
+    proposer: Proposer
+    chip: Chip
+    evaluator: str
+    seed: int
+    rounds: int
+    jobs: int
+    search_seconds: float  # for all configurations of one candidate
+    progress: Progress
+    deadline: float | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def check_time(self) -> None:
+        """Raises Stopped when the run's time is up or it was interrupted."""
+        if self.stopping.is_set() or (self.deadline is not None and time.monotonic() > self.deadline):
+            raise Stopped
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate judged in one configuration."""
+
+    known: Known
+    measurement: Measurement
+    verdict: Verdict
+    general: bool
+    plans: tuple[Traced, ...] = ()
+    searched: int = 0
+    configurations: int = 0
