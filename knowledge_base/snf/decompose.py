@@ -27,6 +27,8 @@ from .graph import Graph, Node, Tensor
 from .ops import OPS, ShapeError, broadcast, is_scalar, same
 from .task import Call, Decomposition
 
+MAX_NODES = 64  # of a fused task: more would be no kernel that anyone wants to read, and names bound the work here
+
 PLANS = {"v1": "an op a task", "v2": "epilogues, rows and attention fused"}
 
 
@@ -59,12 +61,21 @@ class _Work:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.place = {n.name: i for i, n in enumerate(graph.nodes)}
+        self.order = {v.name: i for i, v in enumerate(graph.values)}
         self.computed = [n for n in graph.nodes if self.is_computed(n)]
         self.readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
             if node.op != "causal_mask":  # it reads the shape alone
                 for arg in dict.fromkeys(node.args):
                     self.readers.setdefault(arg, []).append(node)
+
+        self.weights = {t.name for t in graph.inputs if t.role == "weight"}
+        self.from_products: set[str] = set()  # elementwise, directly or not, on a product
+        for node in graph.nodes:
+            if OPS[node.op].kind == "elementwise":
+                feeding = (graph.value(arg) for arg in node.args)
+                if any(f.name in self.from_products or (isinstance(f, Node) and f.op == "matmul") for f in feeding):
+                    self.from_products.add(node.name)
 
     @staticmethod
     def is_computed(value: Tensor | Node) -> bool:
@@ -121,6 +132,7 @@ def _joinable(work: _Work, groups: Mapping[str, _Group], reader: _Group) -> _Gro
         producer = groups[arg]
         outside = [n for n in work.reads(arg) if n.name not in members]
         free = producer.sink.name == arg and not outside and arg not in work.graph.outputs
+        free = free and len(producer.nodes) + len(reader.nodes) <= MAX_NODES
         if free and _kind(producer, reader) is not None:
             return producer
     return None
@@ -193,8 +205,8 @@ def _join_attention(work: _Work, groups: dict[str, _Group], softmax: Node) -> No
         return
     chain = [softmax]
     while chain[-1].op != "matmul":
-        feeding = [a for a in chain[-1].args if _from_scores(work, a, softmax)]
-        if len(feeding) != 1 or feeding[0] in work.graph.outputs:
+        feeding = [a for a in dict.fromkeys(chain[-1].args) if _same_scores(work, a, softmax)]
+        if len(chain) > MAX_NODES or len(feeding) != 1 or feeding[0] in work.graph.outputs:
             return
         value = work.graph.value(feeding[0])
         assert isinstance(value, Node)
@@ -208,14 +220,12 @@ def _join_attention(work: _Work, groups: dict[str, _Group], softmax: Node) -> No
             groups[node.name] = group
 
 
-def _from_scores(work: _Work, name: str, softmax: Node) -> bool:
-    """Whether a value is a product of the softmax' own shape, or elementwise from one."""
+def _same_scores(work: _Work, name: str, softmax: Node) -> bool:
+    """Whether a value may lie on the way from the scores: a product of softmax' shape, or elementwise on one."""
     value = work.graph.value(name)
     if not isinstance(value, Node) or is_scalar(value) or not _equal(value.shape, softmax.shape):
         return False
-    if value.op == "matmul":
-        return True
-    return OPS[value.op].kind == "elementwise" and any(_from_scores(work, a, softmax) for a in value.args)
+    return value.op == "matmul" or (OPS[value.op].kind == "elementwise" and name in work.from_products)
 
 
 # ---------------------------------------------------------------------------------------------------- views, calls
@@ -234,7 +244,7 @@ def _calls(work: _Work, groups: list[_Group]) -> Iterable[Call]:
     tasks = [(max(work.place[n] for n in (g.stored, g.sink.name)), g.stored) for g in groups]
     tasks += [(work.place[name], name) for name in copies]
     for _, output in sorted(tasks):
-        yield canonicalise(_piece(graph, output, buffers)).call
+        yield canonicalise(_piece(work, output, buffers)).call
 
 
 def _needed_views(work: _Work, groups: list[_Group]) -> list[str]:
@@ -286,21 +296,20 @@ def _steps(graph: Graph, chain: list[str]) -> bool:
     return all(b == a + 1 for axis in read.axes for a, b in itertools.pairwise(axis))
 
 
-def _piece(graph: Graph, output: str, buffers: set[str]) -> Graph:
+def _piece(work: _Work, output: str, buffers: set[str]) -> Graph:
     """The sub-graph that makes ``output`` from other buffers."""
-    needed: set[str] = set()
+    graph = work.graph
+    needed: dict[str, Tensor | Node] = {}
     stack = [output]
     while stack:
         name = stack.pop()
         if name not in needed:
-            needed.add(name)
-            value = graph.value(name)
+            value = needed[name] = graph.value(name)
             if isinstance(value, Node) and (name == output or name not in buffers):
                 stack.extend(value.args)
-    weights = {t.name for t in graph.inputs if t.role == "weight"}
-    values = [v for v in graph.values if v.name in needed]
+    values = sorted(needed.values(), key=lambda v: work.order[v.name])
     inputs = tuple(
-        Tensor(v.name, v.dtype, v.shape, "weight" if v.name in weights else "input")
+        Tensor(v.name, v.dtype, v.shape, "weight" if v.name in work.weights else "input")
         for v in values
         if v.name in buffers and v.name != output
     )

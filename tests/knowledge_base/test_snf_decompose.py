@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -146,6 +148,25 @@ def test_what_plan_v2_fuses(text: str, expected: list[list[str]]) -> None:
         for c in decompose(graph, "v2").calls
     ]
     assert ops == [sorted(e) for e in expected]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"s{i + 1} = s{i} + s{i} * 0.5" for i in range(300)],
+        [f"s{i + 1} = GELU(s{i})" for i in range(2000)],
+        ["s = Softmax(s0)"] + [f"s{i + 1} = tanh(s{i}) * s{i} - s0" for i in range(200)] + ["z = s + s200"],
+    ],
+    ids=["doubling", "long", "wide"],
+)
+def test_long_and_doubling_chains_decompose_in_time(lines: list[str]) -> None:
+    graph = parse(
+        "\n".join(["H, T = 2, 3", "x: f32[H, T, T]", "s0 = x @ x", *lines, "outputs = " + lines[-1].split(" ")[0]])
+    )
+    start = time.monotonic()
+    for plan in PLANS:
+        assert decompose(graph, plan).calls
+    assert time.monotonic() - start < 30
 
 
 HEADS = "B, T, H, D = 2, 5, 3, 4\nx: f32[B, T, H*D]\n"
