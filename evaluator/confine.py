@@ -145,11 +145,14 @@ def _read(folder: str, name: str, limit: int) -> bytes | None:
         descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
+    try:
         facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > limit:
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size >= limit:  # at the limit it was cut off
             return None
-        return file.read(limit)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 # ---------------------------------------------------------------------------------------------------- the warden's side

@@ -92,9 +92,12 @@ def _become(job: dict[str, Any], stdin: int, stdout: int, stderr: int) -> None:
 
 
 def _limit(which: int, value: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
+    """Soft and hard limit, never above what we have.  Processor time gets a second more: at the hard limit the kernel
+    kills without saying why."""
+    hard = value + 1 if which == resource.RLIMIT_CPU else value
+    given = resource.getrlimit(which)[1]
+    hard = hard if given == resource.RLIM_INFINITY else min(hard, given)
+    resource.setrlimit(which, (min(value, hard), hard))
 
 
 def _isolate() -> None:

@@ -205,14 +205,14 @@ class _Answers:
     def _why(self, finished: Finished, marks: Mapping[str, Any], limits: TraceLimits) -> Verdict:
         """Why there is no answer."""
         stage = "trace" if "imported" in marks else "import"
-        where = "launch" if stage == "trace" else "the import of the file"
+        what, where = ("launch", "launch") if stage == "trace" else ("import", "importing the file")
         late = marks.get("late")
         if late is not None:
             line = late.get("line") if type(late.get("line")) is int else None
-            return self._verdict("timeout", stage, f"{stage}-timeout", str(late.get("message"))[:200], line)
+            return self._verdict("timeout", stage, f"{what}-timeout", str(late.get("message"))[:200], line)
         told = {
-            "time": ("timeout", f"{stage}-timeout", f"{where} did not end in time"),
-            "output": ("invalid", "output-flood", f"{where} printed more than {limits.output_bytes} bytes"),
+            "time": ("timeout", f"{what}-timeout", f"{where} did not end in time"),
+            "output": ("invalid", "output-megabytes", f"{where} printed more than {limits.output_bytes} bytes"),
             "processes": ("invalid", "too-many-processes", f"{where} started more than {limits.processes} processes"),
             "memory": ("crash", "memory-limit", f"{where} took more than {limits.memory_bytes // MIB} MiB"),
             "file": ("invalid", "file-limit", f"{where} wrote a file of more than {limits.file_bytes} bytes"),
@@ -267,16 +267,10 @@ def _breach(found: contract.Breach, source: str) -> Verdict:
 
 
 def _verdict(source: str, status: str, stage: str, error_class: str, message: str, line: int | None) -> Verdict:
+    from knowledge_base.hints import classify
     from knowledge_base.records import Stage, Status, Verdict
 
-    try:
-        from knowledge_base.hints import classify
-    except ImportError:
-        hint = ""
-    else:
-        kind, hint = classify(status, message)
-        if error_class == "front-end" and kind:
-            error_class = kind
+    error_class, hint = classify(status, message, error_class)
     lines = source.splitlines()
     text = lines[line - 1].strip()[:200] if line is not None and 0 < line <= len(lines) else ""
     return Verdict(

@@ -204,13 +204,16 @@ def _workspace(
     return allocator.workspace(shape, dtype, fill)
 
 
-class _Refusing(types.ModuleType):
+class Refusing(types.ModuleType):
     """A module whose unknown names are refused with the reason."""
+
+    def __init__(self, name: str, why: str = OFFER) -> None:
+        super().__init__(name, why)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # the import system asks for __path__, __spec__ …
-        raise Refusal("torch-compute", f"{self.__name__}.{name} is refused: {OFFER}")
+        raise Refusal("torch-compute", f"{self.__name__}.{name} is refused: {self.__doc__}")
 
 
 def _finfo(dtype: Any = None) -> Any:
@@ -247,7 +250,7 @@ class _NoGrad(contextlib.ContextDecorator):
 
 def module(allocator: Allocator) -> types.ModuleType:
     """The stand-in.  ``allocator`` records workspaces and answers for the chip."""
-    torch = _Refusing("torch", "tilewright's stand-in for torch: " + OFFER)
+    torch = Refusing("torch")
     names: dict[str, Any] = {}
     for name, code, _bits, _kind, others in _DTYPES:
         names.update(dict.fromkeys((name, *others), BY_CODE[code]))
@@ -297,7 +300,7 @@ def module(allocator: Allocator) -> types.ModuleType:
 
 
 def _cuda(allocator: Allocator) -> types.ModuleType:
-    cuda = _Refusing("torch.cuda")
+    cuda = Refusing("torch.cuda")
 
     def capability(device: Any = None) -> tuple[int, int]:
         digits = str(allocator.chip("arch")).removeprefix("sm_")

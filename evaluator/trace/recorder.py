@@ -272,7 +272,7 @@ class Recorder:
     def plan(self) -> dict[str, Any]:
         """The plan as JSON data.  Refusal where nothing was launched or an output was never passed to a kernel."""
         if not any("launch" in step for step in self._steps):
-            raise Refusal("no-launch", "launch returned without launching a kernel")
+            raise Refusal("launches-nothing", "launch returned without launching a kernel")
         passed = {key[0] for key in self._views}
         for output in self._task["outputs"]:
             if output["name"] not in passed:

@@ -77,7 +77,7 @@ def test_the_deadline_ends_a_sleeper_and_its_children() -> None:
 
 @pytest.mark.parametrize("end", ["sleep 30", "exit 0"])
 def test_a_grandchild_that_detached_does_not_outlive_the_run(end: str) -> None:
-    code = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execl('/bin/sleep', 'sleep', '76.61')\n"
+    code = "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execl('/bin/sleep', 'sleep', '76.61')\n"
     done = run([SH, "-c", f'{sys.executable} -c "{code}"; {end}'], limits=Limits(wall_s=0.6))
     assert done.breach == ("time" if end == "sleep 30" else "")
     assert not alive("76.61")
@@ -143,7 +143,8 @@ def test_a_program_cannot_see_the_input_of_another_and_runs_from_threads_do_not_
 
 
 def test_a_caller_that_dies_takes_its_runs_along() -> None:
-    code = "from evaluator.confine import run\nprint('go', flush=True)\nrun(['/bin/sh', '-c', 'setsid sleep 76.91 & sleep 76.92'])"
+    code = "from evaluator.confine import run\nprint('go', flush=True)\n"
+    code += "run(['/bin/sh', '-c', 'setsid sleep 76.91 & sleep 76.92'])"
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert caller.stdout is not None
     caller.stdout.readline()
@@ -177,11 +178,15 @@ def test_a_python_child_is_isolated_but_finds_our_modules(tmp_path: Path, monkey
     assert b"JSONDecodeError" in done.stderr_tail
 
 
-def test_a_run_costs_milliseconds() -> None:
+def test_a_run_costs_little_more_than_starting_the_program() -> None:
     run(["/bin/true"])
-    times = []
+    confined, plain = [], []
     for _ in range(15):
         start = time.perf_counter()
         run(["/bin/true"])
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.02
+        middle = time.perf_counter()
+        subprocess.run(["/bin/true"], check=True)
+        confined.append(middle - start)
+        plain.append(time.perf_counter() - middle)
+    # Two forks, pipes and a directory more: about six times on a quiet machine (6 ms against 1).
+    assert min(confined) < 12 * min(plain)

@@ -1,4 +1,4 @@
-# expect: invalid trace launch-raised 11
+# expect: invalid trace kernel-called 11
 import cuda.tile as ct
 
 

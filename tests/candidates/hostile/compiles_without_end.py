@@ -1,4 +1,4 @@
-# expect: timeout trace trace-timeout 17
+# expect: timeout trace launch-timeout 17
 import cuda.tile as ct
 
 

@@ -1,3 +1,3 @@
-# expect: invalid trace no-launch -
+# expect: invalid trace launches-nothing -
 def launch(stream, x, y):
     print("nothing to do")

@@ -1,4 +1,4 @@
-# expect: timeout trace trace-timeout 4
+# expect: timeout trace launch-timeout 4
 def launch(stream, x, y):
     n = 0
     while n >= 0:

@@ -1,4 +1,4 @@
-# expect: timeout trace trace-timeout -
+# expect: timeout trace launch-timeout -
 import typing
 
 

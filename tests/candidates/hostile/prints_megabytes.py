@@ -1,4 +1,4 @@
-# expect: invalid import output-flood -
+# expect: invalid import output-megabytes -
 for _ in range(10**9):
     print("x" * 10000)
 
