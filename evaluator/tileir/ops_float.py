@@ -8,6 +8,7 @@ approximation (``rounding<approx|full>`` and the transcendental functions) the r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Final
 
@@ -193,14 +194,12 @@ def _to_u64(exact: Tensor) -> Tensor:
 
 
 def itof(op: Op, x: Tensor) -> Tensor:
-    """From an integer, rounded once in the given direction."""
-    element, unsigned = str(_element(op)), op.attrs["signedness"] == "unsigned"
-    rounding = op.attrs.get("rounding", "nearest_even")
+    """From an integer, rounded once in the given direction; out of range is infinity, or NaN in a type without."""
+    element, rounding = str(_element(op)), op.attrs.get("rounding", "nearest_even")
+    unsigned, width = op.attrs["signedness"] == "unsigned", dtypes.BITS[_source_element(op)]
     if x.dtype == torch.bool:
-        small = x.to(torch.float32)
-        return dtypes.encode(small if unsigned else 0.0 - small, element, rounding)
-    width = dtypes.BITS[_source_element(op)]
-    if unsigned and width < 64:
+        x = x.to(torch.int32) if unsigned else -x.to(torch.int32)
+    elif unsigned and width < 64:
         x = x.to(torch.int64) & ((1 << width) - 1)
     u64 = unsigned and width == 64
     if element in ("f32", "f64") and rounding in _TO_NEAREST and not u64:
@@ -208,11 +207,24 @@ def itof(op: Op, x: Tensor) -> Tensor:
     if element == "f64":
         return exact_integers_to_f64(x, u64, rounding)
     wide = x.to(torch.int64)
-    if not u64:
-        return dtypes.encode(_exact_or_odd(wide), element, rounding)
-    half = ((wide >> 1) & torch.iinfo(torch.int64).max) | (wide & 1)  # the lost bit stays as sticky
-    value = torch.where(wide < 0, 2.0 * _exact_or_odd(half), _exact_or_odd(wide))
-    return dtypes.encode(value, element, rounding)
+    value = _exact_or_odd(wide)
+    if u64:
+        half = ((wide >> 1) & torch.iinfo(torch.int64).max) | (wide & 1)  # the lost bit stays as sticky
+        value = torch.where(wide < 0, 2.0 * _exact_or_odd(half), value)
+    result = dtypes.encode(value, element, rounding)
+    return _unsaturated(result, value, element, rounding) if element in _BEYOND else result
+
+
+# What an integer beyond an 8-bit float becomes: NaN in E4M3, which has no infinity, and infinity in E5M2. Between
+# floating-point types such values saturate instead; the specification says it for integers only.
+_BEYOND: Final = {"f8E4M3FN": 0x7F, "f8E5M2": 0x7C}
+
+
+def _unsaturated(codes: Tensor, value: Tensor, element: str, rounding: str) -> Tensor:
+    form = dataclasses.replace(dtypes.FORMATS[element], saturates=False)
+    over = torch.from_numpy(np.isinf(dtypes.quantize(value.numpy(), form, rounding)))
+    sign = codes & 0x80 if element == "f8E5M2" else 0
+    return torch.where(over, _BEYOND[element] | sign, codes)
 
 
 def _exact_or_odd(x: Tensor) -> Tensor:

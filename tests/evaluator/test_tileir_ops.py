@@ -242,6 +242,32 @@ def test_half_precision_arithmetic_is_the_correct_rounding_of_the_exact_result(
             assert side(y) >= 0 > side(up), (values, y)
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16", "f32", "f64"])
+def test_the_float_remainder_truncates_and_has_the_dividend_s_sign(element: str) -> None:
+    """Python's % is built from it in a way that would hide a floored remainder."""
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}[element]
+    rng = random.Random(8)
+    a = [math.ldexp(rng.uniform(-2, 2), rng.randint(-3, 12)) for _ in range(300)] + [-0.0, 0.0, 5.0, -6.0, 3.0]
+    b = [math.ldexp(rng.uniform(-2, 2), rng.randint(-3, 3)) for _ in range(300)] + [3.0, -3.0, math.inf, 3.0, -math.inf]
+    x, y = torch.tensor([a], dtype=torch.float64).to(dtype), torch.tensor([b], dtype=torch.float64).to(dtype)
+    got = apply("remf", [element] * 2, element, x, y)[0].double().tolist()
+    want = [math.fmod(p, q) for p, q in zip(x[0].double().tolist(), y[0].double().tolist(), strict=True)]
+    assert got == want
+    assert [math.copysign(1, g) for g in got] == [math.copysign(1, w) for w in want]
+    ones = torch.ones(1, 3, dtype=dtype)
+    for p, q in ((1.0, 0.0), (math.inf, 1.0), (math.nan, 1.0), (1.0, math.nan)):
+        assert apply("remf", [element] * 2, element, ones * p, ones * q).isnan().all()
+
+
+def test_integers_beyond_an_eight_bit_float_become_infinity_or_nan() -> None:
+    x = torch.tensor([[448, 464, 465, 10**6, -465, -(2**31)]], dtype=torch.int32)
+    got = apply("itof", ["i32"], "f8E4M3FN", x, signedness="signed")[0].tolist()
+    assert got == [0x7E, 0x7E, 0x7F, 0x7F, 0x7F, 0x7F]
+    x = torch.tensor([[57344, 61439, 61440, -61439, -61440, 2**31 - 1]], dtype=torch.int32)
+    got = apply("itof", ["i32"], "f8E5M2", x, signedness="signed")[0].tolist()
+    assert got == [0x7B, 0x7B, 0x7C, 0xFB, 0xFC, 0x7C]
+
+
 def test_integer_powers_keep_the_parity_of_the_exponent() -> None:
     x = torch.tensor([[2.0, -2.0, -1.0, -1.0, 0.0, -0.0, 10.0, 1.5]])
     n = torch.tensor([[10, 3, 2**31 - 1, -(2**31), 0, -1, 38, -2]], dtype=torch.int32)
