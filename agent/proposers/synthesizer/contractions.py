@@ -31,8 +31,12 @@ def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str
     tile = writer.emit(value, at, frame, raw=True)
     text = writer.convert(tile, dtype)
     if not tile.zero or tile.axes != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
-        inside = [f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})" for a in frame]
-        text = f"ct.where({' & '.join(inside)}, {text}, ct.astype(0, {CT_DTYPES[dtype]}))"
+        inside = [
+            f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})"
+            for a in frame
+            if not a.exact or a.extent == 1
+        ]
+        text = text if not inside else f"ct.where({' & '.join(inside)}, {text}, ct.astype(0, {CT_DTYPES[dtype]}))"
     return f"{text}.astype(ct.tfloat32)" if tf32 and dtype == "f32" else text
 
 
@@ -202,12 +206,10 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
             text = "qk"
         if masked:
             column = writer.numbers(keys, s_frame).text
-            valid = f"{column} < {keys_n}"
+            tests = [] if keys.exact else [f"({column} < {keys_n})"]
             if causal:
-                row = writer.numbers(rows, s_frame).text
-                last = writer.index(along(rows), s_frame).text if not reach else f"{row}{reach}"
-                valid = f"({valid}) & ({column} <= {last})"
-            writer.line(f"s = ct.where({valid}, {text}, -INF)")
+                tests.append(f"({column} <= {writer.numbers(rows, s_frame).text}{reach})")
+            writer.line(f"s = ct.where({' & '.join(tests)}, {text}, -INF)")
             text = "s"
         writer.line(f"new_top = ct.maximum(top, ct.max({text}, axis=1, keepdims=True))")
         writer.comment("Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.")
@@ -225,9 +227,10 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     writer.comment("Tiles of keys that every query of the block sees whole.")
     with writer.block("for j in range(whole):", keys):
         step(masked=False)
-    writer.comment("Tiles that are seen in part.")
-    with writer.block("for j in range(whole, tiles):", keys):
-        step(masked=True)
+    if causal or not keys.exact:
+        writer.comment("Tiles that are seen in part.")
+        with writer.block("for j in range(whole, tiles):", keys):
+            step(masked=True)
     writer.line("out = acc / total")
     writer.define(anchor, Tile("out", work, frozenset((rows, columns)), 0))
     store_all(writer, group, (rows, columns))
@@ -238,7 +241,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     sizes = [x.extent for x in (rows, columns, depth, *group.grid)]
     doc = "Attention: online softmax over tiles of keys, scores never leave the chip."
     grid = (size(heads), f"ct.cdiv({size(rows.extent)}, TM)")
-    return Kernel(writer, doc, grid, ("occupancy", "num_ctas", "num_worker_warps"), setup, sizes)
+    return Kernel(writer, doc, grid, ("occupancy", "num_ctas", "num_worker_warps"), [], sizes, setup)
 
 
 def _padded(name: str, extent: str) -> list[str]:

@@ -8,7 +8,7 @@ from kernels_generated.runtime.expr import Expr, product
 
 from .arithmetic import CT_DTYPES
 from .index import Axis, along, rebind
-from .primitives import ELEMENTWISE, Prim, work_dtype
+from .primitives import Prim, work_dtype
 from .schedule import Group, Store
 from .writer import Frame, KernelWriter, Tile
 
@@ -17,13 +17,22 @@ CT_IDENTITY = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a row of known length; exact: all of it lies in the row."""
+
+    offset: int
+    width: int
+    exact: bool
+
+
 @dataclass
 class Kernel:
     """A written kernel and how to launch it.
 
     grid: up to three entries as Python text over dimensions and tile constants; ``sizes`` are the dimensions in it.
     hints: which launch parameters go to ``replace_hints``.
-    setup: lines of ``launch`` before the launch (constants that depend on sizes).
+    setup: lines of ``launch`` just before the launch; setup_constants: those that compute tile constants from sizes.
     """
 
     writer: KernelWriter
@@ -32,6 +41,7 @@ class Kernel:
     hints: tuple[str, ...] = ("occupancy",)
     setup: list[str] = field(default_factory=list)
     sizes: list[Expr] = field(default_factory=list)
+    setup_constants: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -65,8 +75,9 @@ def store_all(writer: KernelWriter, group: Group, frame: Frame, bound: dict[Axis
 def write_map(writer: KernelWriter, group: Group) -> Kernel:
     """Each block computes one tile of the outputs, element by element."""
     size = writer.names.size
-    axis = _flatten(group)
-    if axis is not None:
+    if group.flat:
+        axis = group.columns
+        assert axis is not None
         writer.flat = axis.extent
         writer.line("j = ct.bid(0)")
         for store in group.stores:
@@ -89,32 +100,13 @@ def write_map(writer: KernelWriter, group: Group) -> Kernel:
     return Kernel(writer, "Elementwise: a block computes one tile of the result.", tuple(grid) or ("1",), sizes=sizes)
 
 
-def _flatten(group: Group) -> Axis | None:
-    """One axis over all elements where every buffer has the result's whole shape (or is a single element)."""
-    shape = group.stores[0].value.shape
-    seen: set[Prim] = set()
-    todo = [s.value for s in group.stores]
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        plain = v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape)
-        if not plain or v.shape not in (shape, ()):
-            return None
-        todo += v.args
-    if not shape:
-        return None
-    return Axis("j", product(list(shape)), "CHUNK", label="cols")
-
-
 # ---------------------------------------------------------------------------------------------------- rows
 
 
-def write_rows(writer: KernelWriter, group: Group, chunks: list[tuple[int, int]] | None = None) -> Kernel:
+def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = None) -> Kernel:
     """Blocks of rows; a reduction reads its row in chunks, and what needs its result reads the row again.
 
-    chunks: (offset, width) parts of a row whose length is known: then all of it is read once and stays in registers.
+    chunks: the pieces of a row whose length is known: then all of it is read once and stays in registers.
     """
     rows, columns = group.rows, group.columns
     assert columns is not None
@@ -125,7 +117,7 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[tuple[int, int]]
         grid = [f"ct.cdiv({writer.names.size(rows.extent)}, ROWS)"]
     if group.grid:
         grid.append(writer.names.size(grid_axes(writer, group.grid, "ct.bid(1)")))
-    parts = [Axis(str(o // w), columns.extent, str(w), True, "cols") for o, w in chunks or ()]
+    parts = [Axis(str(c.offset // c.width), columns.extent, str(c.width), c.exact, "cols") for c in chunks or ()]
     levels = _levels(group)
     for level in range(1, max(levels.values(), default=0) + 1):
         anchors = [a for a in group.anchors if levels[a] == level]
@@ -149,7 +141,7 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[tuple[int, int]]
             _store_wide(writer, wide, columns, columns, frame)
     doc = "Rows: every reduction over a row is one pass over its chunks, accumulated per column in float32."
     if parts:
-        doc = f"Rows of exactly {sum(w for _, w in chunks or ())} elements, kept in registers from the first pass to the last."
+        doc = f"Rows of up to {sum(c.width for c in chunks or ())} elements, kept in registers from the first pass to the last."
     sizes = [a.extent for a in (rows, *group.grid) if a is not None]
     return Kernel(writer, doc, tuple(grid), sizes=sizes)
 
@@ -252,7 +244,7 @@ def _reduce_parts(
         for part in parts:
             here = (frame[0], part)
             tile = writer.emit(a.args[0], rebind(group.reads[a], {columns: part}), here)
-            value = writer.convert(tile, dtype)
+            value = _masked(writer, a, tile, part, here, dtype)
             if part not in tile.axes:
                 value = f"ct.broadcast_to({value}, ({frame[0].tile}, {part.tile}))"
             pieces.append(value if even else f"ct.{kind}({value}{where}{nan})")

@@ -129,7 +129,7 @@ class Primitives:
         slip2 = self.elementwise("square", [slip], dtype, "slip2")
         gap = self.elementwise("sub", [mean_square, slip2], dtype, "gap")
         # rounding may take the difference of two equal numbers below zero, where a square root has no value
-        variance = self.elementwise("maximum", [gap, self.const(0.0)], dtype, "var")
+        variance = self.elementwise("maximum", [gap, self.const(0.0)], dtype, "variance")
         return self.elementwise("sub", [deviation, slip], dtype, "centred"), variance
 
     def spell_out_softmax(self, node: Prim) -> Prim:

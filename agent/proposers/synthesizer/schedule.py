@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernels_generated.runtime.expr import evaluate
+from kernels_generated.runtime.expr import Expr, evaluate, product
 from knowledge_base.snf import ops
-from knowledge_base.snf.graph import Graph
+from knowledge_base.snf.graph import FLOATS, Graph
 
 from .index import ZERO, At, Axis, Index, along
 from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, Primitives, from_graph
@@ -52,6 +52,8 @@ class Group:
     scores: Prim | None = None  # attention: what softmax is taken of
     product: Prim | None = None  # attention: q kᵀ
     stores: list[Store] = field(default_factory=list)
+    flat: bool = False  # map: all buffers are seen as one long row
+    transposes: bool = False  # map: some buffer is read across its rows
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,14 @@ class _Attached:
     was: tuple[Axis | None, ...]
 
 
-def schedule(graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], fuse: bool = True) -> Schedule:
-    """The kernels for ``graph``.  ``outputs`` are (buffer, value) names; with ``fuse`` false attention is not recognised."""
-    return _Scheduler(graph, outputs, sizes, fuse).run()
+def schedule(
+    graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool = False
+) -> Schedule:
+    """The kernels for ``graph``.  ``outputs`` are (buffer, value) names.
+
+    sizes: where fusing depends on them.  exact: tiles may be taken to divide the sizes.
+    """
+    return _Scheduler(graph, outputs, sizes, exact).run()
 
 
 def peel(x: Prim) -> Prim:
@@ -88,9 +95,9 @@ def peel(x: Prim) -> Prim:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], fuse: bool) -> None:
+    def __init__(self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool) -> None:
         self.made, self.values = from_graph(graph)
-        self.sizes, self.fuse = sizes, fuse
+        self.sizes, self.exact = sizes, exact
         self.groups: list[Group] = []
         self.workspaces: list[Workspace] = []
         self.outputs = [(buffer, self.values[value]) for buffer, value in outputs]
@@ -107,6 +114,9 @@ class _Scheduler:
         for buffer, value in self.outputs:
             if buffer not in self.filled:
                 self._store_output(self.rewrite(value), buffer)
+        for group in self.groups:
+            if group.kind == "map":
+                _see_flat(group, self.exact)
         return Schedule(self.groups, self.workspaces, self.made)
 
     def _count_readers(self) -> dict[Prim, list[Prim]]:
@@ -187,7 +197,12 @@ class _Scheduler:
     def loadable(self, v: Prim) -> Prim:
         """``v`` as a view of a buffer: an operand that is streamed many times is computed once."""
         base = peel(v)
-        return v if base.op == "leaf" else self._review(v, base, self._stored_leaf(base))
+        while base.op == "cast" and base.args[0].dtype in FLOATS and base.dtype in FLOATS:
+            base = peel(base.args[0])  # free on the way to the registers
+        if base.op == "leaf":
+            return v
+        base = peel(v)
+        return self._review(v, base, self._stored_leaf(base))
 
     def _review(self, v: Prim, base: Prim, leaf: Prim) -> Prim:
         if v is base:
@@ -245,7 +260,7 @@ class _Scheduler:
             if group.kind == "map" and group.stores[0].value.shape == v.shape and group.order > latest:
                 return group, group.stores[0].at
         group = self._new("map")
-        axes = _axes(v.shape, ("ROWS", "CHUNK"))
+        axes = _axes(v.shape, ("ROWS", "CHUNK"), self.exact)
         group.grid, group.rows, group.columns = _roles(axes)
         return group, tuple(along(a) if a else ZERO for a in axes)
 
@@ -266,7 +281,7 @@ class _Scheduler:
             if group.kind == "rows" and group.order > latest and at is not None:
                 return self._add_reduction(v, x, group, _move_last(at, axis))
         group = self._new("rows")
-        axes = _axes(shape, ("ROWS", "CHUNK"), keep_last=True)
+        axes = _axes(shape, ("ROWS", "CHUNK"), self.exact, keep_last=True)
         group.grid, group.rows, group.columns = _roles(axes)
         return self._add_reduction(v, x, group, _move_last(tuple(along(a) if a else ZERO for a in axes), axis))
 
@@ -342,16 +357,16 @@ class _Scheduler:
     def _matmul(self, v: Prim) -> Prim:
         a, b = (self.loadable(self.done[x]) for x in v.args)
         group = self._new("matmul")
-        axes = _axes(v.shape, ("TM", "TN"), keep_last=True, keep_rows=True)
+        axes = _axes(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = _roles(axes)
-        group.inner = Axis("k", a.shape[-1], "TK", label="inner")
+        group.inner = Axis("k", a.shape[-1], "TK", self.exact, "inner")
         node = self._again(v, [a, b])
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
 
     def _attention_parts(self, v: Prim) -> tuple[Prim, Prim] | None:
         """(scores, q kᵀ) if ``v`` is softmax(f(q kᵀ)) @ values with nobody else reading what lies between."""
-        if v.op != "matmul" or not self.fuse:
+        if v.op != "matmul":
             return None
         weights = v.args[0]
         while weights.op == "cast" and len(self.readers.get(weights, ())) == 1:
@@ -393,13 +408,13 @@ class _Scheduler:
         between = _elementwise_above_matmul(scores)
         new_scores = redo(scores)
         group = self._new("attention")
-        axes = _axes(v.shape, ("TM", "TE"), keep_last=True, keep_rows=True)
+        axes = _axes(v.shape, ("TM", "TE"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = _roles(axes)
-        group.inner = Axis("0", q.shape[-1], "TD", label="depth")
-        group.keys = Axis("j", k.shape[-1], "TN", label="keys")
+        group.inner = Axis("0", q.shape[-1], "TD", self.exact, "depth")
+        group.keys = Axis("j", k.shape[-1], "TN", self.exact, "keys")
         assert group.columns is not None
         wide = "TD" if ops.same(group.columns.extent, q.shape[-1]) else "TE"
-        columns = Axis("0", group.columns.extent, wide, label="cols")
+        columns = Axis("0", group.columns.extent, wide, self.exact, "cols")
         axes[-1] = group.columns = columns
         node = self.made.make("attention", [new_scores, values], v.shape, v.dtype, v.name)
         group.scores, group.product = new_scores, node_product
@@ -435,7 +450,7 @@ def _elementwise_above_matmul(root: Prim) -> list[Prim]:
 
 
 def _axes(
-    shape: Iterable[object], tiles: tuple[str, str], keep_last: bool = False, keep_rows: bool = False
+    shape: Iterable[Expr], tiles: tuple[str, str], exact: bool, keep_last: bool = False, keep_rows: bool = False
 ) -> list[Axis | None]:
     """An axis for each size that is not 1; the last two of them are tiled, the others counted by the grid."""
     sizes = list(shape)
@@ -447,11 +462,11 @@ def _axes(
     axes: list[Axis | None] = [None] * len(sizes)
     for order, p in enumerate(reversed(kept)):
         if order == 0:
-            axes[p] = Axis("j", sizes[p], tiles[1], label="cols")  # type: ignore[arg-type]
+            axes[p] = Axis("j", sizes[p], tiles[1], exact and sizes[p] != 1, "cols")
         elif order == 1:
-            axes[p] = Axis("i", sizes[p], tiles[0], label="rows")  # type: ignore[arg-type]
+            axes[p] = Axis("i", sizes[p], tiles[0], exact and sizes[p] != 1, "rows")
         else:
-            axes[p] = Axis(f"b{order - 2}" if len(kept) > 3 else "b", sizes[p], None)  # type: ignore[arg-type]
+            axes[p] = Axis(f"b{order - 2}" if len(kept) > 3 else "b", sizes[p], None)
     return axes
 
 
@@ -468,12 +483,12 @@ def _move_last(at: At, axis: int) -> At:
     return (*at[:axis], at[-1], *at[axis:-1])
 
 
-def _fit(group: Group, shape: Sequence[object]) -> At | None:
+def _fit(group: Group, shape: Sequence[Expr]) -> At | None:
     """Where axes of these sizes lie in a rows group's domain; None if they are not its own."""
     domain = [a for a in (*group.grid, group.rows, group.columns) if a is not None]
     present = [s for s in shape[:-1] if s != 1] + [shape[-1]]
     if len(domain) != len(present) or not all(
-        ops.same(a.extent, s)  # type: ignore[arg-type]
+        ops.same(a.extent, s)
         for a, s in zip(domain, present, strict=True)
     ):
         return None
@@ -481,3 +496,24 @@ def _fit(group: Group, shape: Sequence[object]) -> At | None:
     at = [ZERO if s == 1 else along(next(axes)) for s in shape[:-1]]
     return (*at, along(next(axes)))
 
+
+
+# ---------------------------------------------------------------------------------------------------- maps
+
+
+def _see_flat(group: Group, exact: bool) -> None:
+    """Marks a map whose buffers all have the result's whole shape (or are a number): it runs over one long row.
+
+    Otherwise notes whether a buffer is read with another axis innermost.
+    """
+    shape = group.stores[0].value.shape
+    below = set().union(*(_below(s.value) for s in group.stores))
+    plain = all(
+        v.shape in (shape, ()) and (v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape))
+        for v in below
+    )
+    if plain and shape:
+        axis = Axis("j", product(list(shape)), "CHUNK", exact, "cols")
+        group.flat, group.grid, group.rows, group.columns = True, (), None, axis
+        group.stores = [Store(s.value, (along(axis),), s.buffer) for s in group.stores]
+    group.transposes = any(v.op == "permute" and v.attr("perm")[-1] != len(v.shape) - 1 for v in below)

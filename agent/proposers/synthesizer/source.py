@@ -22,11 +22,18 @@ HINTS = ("occupancy", "num_ctas", "num_worker_warps")
 
 
 @dataclass(frozen=True)
-class File:
-    """What a candidate file is printed from.
+class Refusal:
+    """A condition, as text over ``sizes`` and the axis ``tile``, under which launch raises ValueError."""
 
-    axes: AXES, first value default.  refusals: (condition, message) pairs that make launch raise ValueError.
-    """
+    condition: str
+    message: str
+    sizes: tuple[Expr, ...]
+    tile: str = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """What a candidate file is printed from.  axes: AXES, first value default."""
 
     task: Task
     title: str
@@ -34,7 +41,7 @@ class File:
     kernels: Sequence[Kernel]
     workspaces: Sequence[Workspace]
     names: Names
-    refusals: Sequence[tuple[str, str, tuple[Expr, ...]]] = field(default=())
+    refusals: Sequence[Refusal] = field(default=())
 
 
 def make_names(task: Task) -> Names:
@@ -202,9 +209,11 @@ def _launch_text(file: File) -> str:
     natural |= {w.name: w.value.shape or (1,) for w in file.workspaces}
     wanted: set[str] = set()
     body: list[str] = []
-    for condition, message, sizes in file.refusals:
-        wanted |= {d for s in sizes for d in symbols(s)}
-        body += [f"if {condition}:", f'{INDENT}raise ValueError("{message}")']
+    setup = list(dict.fromkeys(line for k in file.kernels for line in k.setup_constants))
+    body += setup  # the same head width serves several kernels
+    for refusal in file.refusals:
+        wanted |= {d for s in refusal.sizes for d in symbols(s)}
+        body += [f"if {refusal.condition}:", f'{INDENT}raise ValueError("{refusal.message}")']
     device = names.buffers[tensors[0].name]
     for w in file.workspaces:
         shape = w.value.shape or (1,)

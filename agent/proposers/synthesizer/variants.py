@@ -2,46 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.chips import Chip
 from knowledge_base.snf.task import Task
 
+from .configurations import configurations, power_of_two
 from .contractions import write_attention, write_matmul
-from .kernels import Kernel, write_map, write_rows
-from .schedule import Group, schedule
-from .source import File, make_names, print_file
+from .kernels import Chunk, Kernel, write_map, write_rows
+from .schedule import Group, Schedule, schedule
+from .source import File, Refusal, make_names, print_file
 from .writer import KernelWriter, Names
+
+# A row in registers: up to so many elements, in at most so many pieces (each piece repeats the code).
+LONGEST_ROW = 8192
+MOST_PIECES = 8
 
 
 def variants(task: Task, chip: Chip | None) -> Iterator[tuple[str, str]]:
     """(source, note) of each candidate, the general one first."""
-    yield print_file(_general(task, chip)), "general: every size"
+    plan, names = _schedule(task, exact=False), make_names(task)
+    yield print_file(_file(task, chip, plan, names)), "general: holds at every size"
+    rows = [g for g in plan.groups if g.kind == "rows"]
+    chunks = {g: c for g in rows if (c := _chunks(g, task)) is not None}
+    if chunks and len(chunks) == len(rows):
+        yield print_file(_file(task, chip, plan, names, chunks)), "rows of the sample's length, read once into registers"
+    elif not rows:
+        exact = _file(task, chip, _schedule(task, exact=True), names)
+        if exact.refusals and all(_divides(r, exact, task) for r in exact.refusals):
+            yield print_file(exact), "sizes that the tiles divide: no bounds are checked"
 
 
-def _general(task: Task, chip: Chip | None) -> File:
-    names = make_names(task)
+def _schedule(task: Task, exact: bool) -> Schedule:
     outputs = [(o.name, v) for o, v in zip(task.outputs, task.graph.outputs, strict=True)]
-    plan = schedule(task.graph, outputs, task.sizes)
+    return schedule(task.graph, outputs, task.sizes, exact)
+
+
+def _file(
+    task: Task, chip: Chip | None, plan: Schedule, names: Names, chunks: dict[Group, list[Chunk]] | None = None
+) -> File:
     dtypes = {t.dtype for t in (*task.inputs, *task.outputs)}
     float_dtype = "f64" if "f64" in dtypes else "f32"
-    kernels = [_write(g, _kernel_name(g, plan.groups), float_dtype, names, task.precision == "tf32") for g in plan.groups]
-    axes = {"TM": [64], "TN": [64], "TK": [32], "GROUP": [8], "ROWS": [4], "CHUNK": [1024], "PERSISTENT": [1, 0], "occupancy": [1]}
-    used = {c for k in kernels for c in k.writer.constants} | {"occupancy"}
-    used |= {"PERSISTENT"} if any(g.kind == "matmul" for g in plan.groups) else set()
-    axes = {a: v for a, v in axes.items() if a in used}
-    return File(task, f"{task.name}", axes, kernels, plan.workspaces, names)
+    tf32 = task.precision == "tf32"
+    kernels = [
+        _write(g, KernelWriter(_kernel_name(g, plan.groups), float_dtype, names), tf32, chunks or {}) for g in plan.groups
+    ]
+    constants = [c for k in kernels for c in k.writer.constants]
+    axes = configurations(plan.groups, constants, task.sizes, chip, tf32)
+    refusals = [r for g in plan.groups for r in _refusals(g, names, (chunks or {}).get(g))]
+    title = f"{task.name}, by the synthesizer."
+    return File(task, title, axes, kernels, plan.workspaces, names, list(dict.fromkeys(refusals)))
 
 
-def _kernel_name(group: Group, groups: list[Group]) -> str:
+def _kernel_name(group: Group, groups: Sequence[Group]) -> str:
     same = [g for g in groups if g.kind == group.kind]
     return f"{group.kind}_kernel" if len(same) == 1 else f"{group.kind}_kernel_{same.index(group) + 1}"
 
 
-def _write(group: Group, name: str, float_dtype: str, names: Names, tf32: bool) -> Kernel:
-    writer = KernelWriter(name, float_dtype, names)
+def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, list[Chunk]]) -> Kernel:
     if group.kind == "map":
         return write_map(writer, group)
     if group.kind == "rows":
-        return write_rows(writer, group)
+        return write_rows(writer, group, chunks.get(group))
     return (write_matmul if group.kind == "matmul" else write_attention)(writer, group, tf32)
+
+
+# ---------------------------------------------------------------------------------------------------- specialised
+
+
+def _chunks(group: Group, task: Task) -> list[Chunk] | None:
+    """How a row of the sample's length is cut into tiles without loops; None if it would take too many registers.
+
+    Equal powers of two where they are few (768 = 3 * 256 beat one padded 1024 by a quarter on an H200), else the
+    binary digits (80 = 64 + 16), else one padded tile.
+    """
+    assert group.columns is not None
+    n = evaluate(group.columns.extent, task.sizes)
+    if n > LONGEST_ROW or n < 2:
+        return None
+    even = n & -n
+    if n // even <= MOST_PIECES and even >= 64:
+        return [Chunk(i * even, even, True) for i in range(n // even)]
+    digits = [1 << b for b in reversed(range(n.bit_length())) if n >> b & 1]
+    if len(digits) <= 3 and digits[-1] >= 8:
+        return [Chunk(sum(digits[:i]), d, True) for i, d in enumerate(digits)]
+    return [Chunk(0, power_of_two(n), False)]
+
+
+def _refusals(group: Group, names: Names, chunks: list[Chunk] | None) -> list[Refusal]:
+    """What launch refuses for a specialised kernel."""
+    if chunks is not None and group.columns is not None:
+        size: Expr = group.columns.extent
+        width = sum(c.width for c in chunks)
+        if isinstance(size, int):
+            return []
+        text = names.size(size)
+        if chunks[0].exact:
+            return [Refusal(f"{text} != {width}", f"only for {text} == {width}", (size,))]
+        return [Refusal(f"{text} > {width}", f"only for {text} <= {width}", (size,))]
+    axes = [a for a in (group.rows, group.columns, group.inner, group.keys) if a is not None and a.exact]
+    refusals = []
+    for axis in dict.fromkeys(axes):
+        if isinstance(axis.extent, int) and axis.extent == 1:
+            continue
+        text, tile = names.factor(axis.extent), str(axis.tile)
+        refusals.append(Refusal(f"{text} % {tile}", f"only where {tile} divides {text}", (axis.extent,), tile))
+    return refusals
+
+
+def _divides(refusal: Refusal, file: File, task: Task) -> bool:
+    """Whether the default tile divides the sample's size."""
+    size = evaluate(refusal.sizes[0], task.sizes)
+    tile = file.axes[refusal.tile][0] if refusal.tile in file.axes else power_of_two(size)
+    return size % tile == 0
+

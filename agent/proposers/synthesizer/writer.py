@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, decide, show, substitute, symbols
 from knowledge_base.snf import ops
+from knowledge_base.snf.ops import OPS
 
 from .arithmetic import COMPARISONS, CT_DTYPES, FLOAT, HELPERS, INTEGER, literal, powers
 from .index import (
@@ -88,11 +89,24 @@ class Parameter:
     shape: tuple[Expr, ...]
 
 
+# What a value without a name of its own is called after its op.
+NOUNS = {
+    "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "pow": "power", "abs": "size", "max": "top",
+    "neg": "minus", "square": "squared", "where": "chosen", "minimum": "least", "maximum": "most",
+}  # fmt: skip
+
+
+def plain_name(value: Prim) -> str:
+    """The name that a person gave the value; empty for one that was numbered or called after its op."""
+    stem = value.name.rstrip("0123456789").rstrip("_")
+    return "" if value.name.startswith("$") or stem in OPS or stem in ("t", "permute") else value.name
+
+
 class KernelWriter:
     """One kernel under construction; ``float_dtype`` is what scalars are computed in, f32 or f64."""
 
-    def __init__(self, name: str, float_dtype: str, names: Names, exact: bool = False) -> None:
-        self.name, self.float_dtype, self.exact, self.names = name, float_dtype, exact, names
+    def __init__(self, name: str, float_dtype: str, names: Names) -> None:
+        self.name, self.float_dtype, self.names = name, float_dtype, names
         self.parameters: dict[str, Parameter] = {}
         self.constants: list[str] = []
         self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row
@@ -168,28 +182,34 @@ class KernelWriter:
         self.scopes[named.depth].memo[key] = named
         return named
 
-    def emit(self, value: Prim, at: At, frame: Frame, raw: bool = False) -> Tile:
-        """The tile of ``value`` at ``at``, in its working dtype (``raw``: in the stored one, for a leaf)."""
+    def emit(self, value: Prim, at: At, frame: Frame, raw: bool = False, hint: str = "") -> Tile:
+        """The tile of ``value`` at ``at``, in its working dtype (``raw``: in the stored one, for a leaf).
+
+        hint: what a leaf's tile is called, where views gave it a name.
+        """
         anchor = self._known(value)  # a reduction's or a contraction's result: its place is the group's
         if anchor is not None:
             return anchor
         if value.op == "const":
             return Tile(str(value.attr("value")), "const")
         if value.op in VIEWS:
-            return self.emit(value.args[0], through_view(value, at), frame, raw)
-        key = (value, at, frame, raw)
+            hint = hint or plain_name(value)
+            return self.emit(value.args[0], through_view(value, at), frame, raw, hint)
+        # a value that does not extend along an axis is the same in every frame without it
+        extends = frozenset().union(*(tiled_axes(i) for i in at))
+        key = (value, at, tuple(a if a in extends else None for a in frame), raw)
         known = self._known(key)
         if known is not None:
             return known
         if value.op in ELEMENTWISE:
             return self._elementwise(key, value, at, frame)
         if value.op == "leaf":
-            return self._leaf(key, value, at, frame, raw)
+            return self._leaf(key, value, at, frame, raw, hint or value.name)
         if value.op == "gather":
             table, index = value.args
             rank = len(index.shape)
             row = at[0] if index.op == "iota" else Index(((Loaded(index, at[:rank]), 1),))
-            return self.emit(table, (row, *at[rank:]), frame, raw)
+            return self.emit(table, (row, *at[rank:]), frame, raw, hint)
         return {
             "dim": self._dim, "iota": self._iota, "causal": self._causal, "concat": self._concat,
         }[value.op](key, value, at, frame)  # fmt: skip
@@ -236,7 +256,7 @@ class KernelWriter:
             text = self._template(value, work, args).format(*texts)
             one = {"neg", "abs", "square", "relu", "tanh", "erf"}
             zero = all(a.zero for a in args) and (op in one or op in ("add", "sub", "mul"))
-        return self._assign(key, value.name or op, text, Tile("", work, axes, depth, zero))
+        return self._assign(key, plain_name(value) or NOUNS.get(op, op), text, Tile("", work, axes, depth, zero))
 
     def _template(self, value: Prim, work: str, args: Sequence[Tile]) -> str:
         op = value.op
@@ -369,13 +389,13 @@ class KernelWriter:
             return known, at
         return known, through_reshape(known.shape, shape, at)
 
-    def _leaf(self, key: object, leaf: Prim, at: At, frame: Frame, raw: bool) -> Tile:
+    def _leaf(self, key: object, leaf: Prim, at: At, frame: Frame, raw: bool, hint: str) -> Tile:
         shape = (self.flat,) if self.flat is not None and leaf.shape != () else leaf.shape
         array, at = self.parameter(str(leaf.attr("buffer")), shape, at)
         target = leaf.dtype if raw else work_dtype(leaf.dtype)
         astype = "" if target == leaf.dtype else f".astype({CT_DTYPES[target]})"
         place = self.place(array, at, frame)
-        hint = f"{leaf.name}_tile"
+        hint = f"{hint}_tile"
         if place is None:
             indices = [self.index(i, frame) for i in at]
             axes: frozenset[Axis] = frozenset().union(*(i.axes for i in indices))
@@ -399,7 +419,7 @@ class KernelWriter:
     def place(self, array: Parameter, at: At, frame: Frame) -> Place | None:
         """The tile access that reads or writes ``array`` at ``at``; None if only element by element will do."""
         indices, tiles, found = [], [], []
-        depth, exact, name = 0, self.exact, array.name
+        depth, name = 0, array.name
         for position, index in enumerate(at):
             if any(isinstance(atom, Quotient) and atom.by == 1 for atom, _ in index.terms):
                 return None  # a concat's part: it may lie outside
@@ -420,7 +440,6 @@ class KernelWriter:
             if start != ZERO or not ops.same(axis.extent, array.shape[position]):
                 name = self._slice(name, position, axis, start, frame)
             depth = max(depth, self.axis_depth.get(axis, 0))
-            exact = exact and axis.exact
             indices.append(axis.index)
             tiles.append(self.constant(str(axis.tile)))
             found.append(axis)
@@ -429,7 +448,7 @@ class KernelWriter:
             indices, tiles = [indices[p] for p in order], [tiles[p] for p in order]
         comma = "," if len(indices) == 1 else ""
         text = f"{name}, ({', '.join(indices)}{comma}), ({', '.join(tiles)}{comma})"
-        exact = exact and all(a.exact for a in found)
+        exact = bool(found) and all(a.exact for a in found)
         return Place(text, tuple(tiles), frozenset(found), depth, exact, name, f"({', '.join(indices)}{comma})", order)
 
     def _slice(self, name: str, position: int, axis: Axis, start: Index, frame: Frame) -> str:
