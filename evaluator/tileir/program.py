@@ -23,7 +23,7 @@ from .ops_memory import MEMORY_OPS
 from .ops_mma import MMA_OPS
 from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
-from .provenance import synchronises, written_parameters
+from .provenance import synchronises, waits, written_parameters
 from .undefined import CHECKS
 from .widening import uses_of, widens
 
@@ -58,13 +58,6 @@ def walk(region: ir.Region) -> Iterable[ir.Op]:
         yield op
         for inner in op.regions:
             yield from walk(inner)
-
-
-def _waits(region: ir.Region, in_loop: bool = False) -> bool:
-    return any(
-        (in_loop and op.name in ATOMIC_OPS) or any(_waits(r, in_loop or op.name == "loop") for r in op.regions)
-        for op in region.ops
-    )
 
 
 def free_values(region: ir.Region, hoisted: Set[int] = frozenset()) -> set[int]:
@@ -228,6 +221,6 @@ def build(module: ir.Module, text: str = "") -> Program:
     builder = _Builder(module)
     body = builder.block(module.body, RETURN, True)
     return Program(
-        module, builder.prologue, body, len(module.names), _waits(module.body), max(builder.sizes.values(), default=1),
+        module, builder.prologue, body, len(module.names), waits(module.body), max(builder.sizes.values(), default=1),
         written_parameters(module), synchronises(module.body), text,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from . import ir
 
 # Atomics of more elements than this accumulate data; locks, flags and counters are smaller.
@@ -12,7 +14,8 @@ _WRITERS = {
 _ANYWHERE = frozenset({-1})  # the root of pointers that come out of memory or integers
 _LOADED = frozenset({"load_ptr_tko", "load_view_tko", "int_to_ptr", "for", "loop", "if", "reduce", "scan"})
 _SYNCHRONISING = frozenset({"acquire", "release", "acq_rel"})
-_ATOMICS = frozenset({"atomic_rmw_tko", "atomic_cas_tko"})
+_ORDERED = frozenset({"atomic_rmw_tko", "atomic_cas_tko", "atomic_red_view_tko", "load_ptr_tko", "store_ptr_tko",
+                      "load_view_tko", "store_view_tko"})  # fmt: skip
 
 
 def _addresses(kind: ir.Type) -> bool:
@@ -55,16 +58,21 @@ def _root(op: ir.Op, roots: dict[int, frozenset[int]]) -> frozenset[int]:
 
 
 def synchronises(region: ir.Region) -> bool:
-    """Whether an atomic of at most SYNC_ELEMENTS elements a tile acquires or releases."""
+    """Whether an atomic or ordered access of at most SYNC_ELEMENTS elements a tile acquires or releases."""
     for op in region.ops:
-        if op.name in _ATOMICS and op.attrs["semantics"] in _SYNCHRONISING:
-            kind = op.operand_types[0]
-            assert isinstance(kind, ir.TileType)
-            size = 1
-            for n in kind.shape:
-                size *= n
-            if size <= SYNC_ELEMENTS:
+        if op.name in _ORDERED and op.attrs["semantics"] in _SYNCHRONISING:
+            kinds = (*op.operand_types, *op.result_types)
+            if max(math.prod(k.shape) for k in kinds if isinstance(k, ir.TileType)) <= SYNC_ELEMENTS:
                 return True
         if any(synchronises(inner) for inner in op.regions):
             return True
     return False
+
+
+def waits(region: ir.Region, in_loop: bool = False) -> bool:
+    """Whether a ``loop`` may wait for another block: it holds an atomic or a load that is not weak."""
+    return any(
+        (in_loop and op.name in _ORDERED and op.attrs["semantics"] != "weak")
+        or any(waits(inner, in_loop or op.name == "loop") for inner in op.regions)
+        for op in region.ops
+    )

@@ -36,7 +36,7 @@ from .memory import Allocation, Memory
 from .program import Program
 from .promises import PassedArray, check_arguments
 from .provenance import SYNC_ELEMENTS
-from .shadow import ATOMIC, CONFLICTS, MANY, READ, WRITE, Shadow, Window
+from .shadow import ATOMIC, ATOMIC_READ, CONFLICTS, MANY, READ, WRITE, Shadow, Window
 from .undefined import CHECKS
 from .windows import Lattice, Piece
 
@@ -197,7 +197,7 @@ class Sanitizer:
     # -- memory
 
     def _shadow(self, allocation: Allocation, size: int, access: str) -> Shadow | None:
-        if access == READ and self._watched is not None and allocation.index not in self._watched:
+        if access in (READ, ATOMIC_READ) and self._watched is not None and allocation.index not in self._watched:
             return None
         shadow = self._shadows.get(allocation.index)
         if shadow is None:
@@ -216,8 +216,7 @@ class Sanitizer:
         if shared is not None and access == WRITE:
             _, first = shared
             message = f"blocks write the same tile of {_quote(allocation)}: each needs its own, or atomics"
-            if self._clocks is None:
-                self.add("race", message, op=op, block=int(first), allocation=allocation)
+            self.add("race", message, op=op, block=int(first), allocation=allocation)
         for piece, window in found:
             granules = shadow.window(window, size)
             me = rows[piece.where[: len(lattice.axes)]]
@@ -266,7 +265,7 @@ class Sanitizer:
     def _race(
         self, op: ir.Op, allocation: Allocation, access: str, kind: str, who: int, other: int, byte: int
     ) -> None:  # fmt: skip
-        verb = {WRITE: "written", READ: "read", ATOMIC: "accessed atomically"}
+        verb = {WRITE: "written", READ: "read", ATOMIC: "updated atomically", ATOMIC_READ: "read atomically"}
         by = "other blocks" if other == MANY else f"block {self._name(other)}"
         elem = byte // self._element_size(op)
         here = "several blocks" if who == MANY else None
@@ -297,9 +296,11 @@ class Sanitizer:
         access: str,
     ) -> None:  # fmt: skip
         """Accesses by element index (of ``size`` bytes) where ``active``; the first axis is lanes or 1."""
+        if access in (READ, WRITE) and op.attrs["semantics"] != "weak":
+            access = ATOMIC_READ if access == READ else ATOMIC
         shadow = self._shadow(allocation, size, access)
         lanes = len(frame.ids)
-        if self._clocks is not None and access == ATOMIC:
+        if self._clocks is not None and access in (ATOMIC, ATOMIC_READ):
             self._synchronise(frame, op, allocation, index, active)
         if shadow is None:
             return
@@ -309,15 +310,13 @@ class Sanitizer:
         me = blocks.reshape(-1, *(1,) * (index.dim() - 1)).expand(index.shape)
         flat = index.reshape(-1) if active is None else index[active]
         who = me.reshape(-1) if active is None else me[active]
-        if access != ATOMIC:
-            self._inside_batch(op, allocation, flat, who, access)
+        if access == WRITE:
+            self._inside_batch(op, allocation, flat, who)
         where = shadow.indices(flat, size)
         self._check_scattered(op, allocation, shadow, access, where, who[:, None])
 
-    def _inside_batch(self, op: ir.Op, allocation: Allocation, flat: Tensor, who: Tensor, access: str) -> None:
-        """Writes of two blocks of the batch to one element in one operation."""
-        if access != WRITE or self._clocks is not None:
-            return
+    def _inside_batch(self, op: ir.Op, allocation: Allocation, flat: Tensor, who: Tensor) -> None:
+        """Writes of two blocks of the batch to one element in one operation: nothing can order those."""
         if bool((who == MANY).any()):
             message = f"blocks write the same element of {_quote(allocation)}"
             self.add("race", message, op=op, allocation=allocation, element=int(flat[0]))

@@ -1,8 +1,8 @@
 """Who touched what: shadow memory of one allocation during one launch.
 
-Three marks an element: the block that last wrote it plainly, the block that read it plainly, the block that accessed it
-atomically; 0 is nobody, ``MANY`` several blocks.  Blocks are numbered from 1.  Marks are kept per *granule*, the
-smallest element size seen, so that views of one buffer under different dtypes agree.
+Four marks an element: the block that last wrote it plainly, that read it plainly, that updated it atomically, that read
+it atomically (a load that is not weak); 0 is nobody, ``MANY`` several blocks.  Blocks are numbered from 1.  Marks are
+kept per *granule*, the smallest element size seen, so that views of one buffer under different dtypes agree.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from torch import Tensor
 from .windows import Window
 
 MANY = -1
-WRITE, READ, ATOMIC = "write", "read", "atomic"
+WRITE, READ, ATOMIC, ATOMIC_READ = "write", "read", "atomic", "atomic read"
 # An access conflicts with these marks of other blocks.
-CONFLICTS = {WRITE: (WRITE, READ, ATOMIC), READ: (WRITE, ATOMIC), ATOMIC: (WRITE, READ)}
+CONFLICTS = {
+    WRITE: (WRITE, READ, ATOMIC, ATOMIC_READ), READ: (WRITE, ATOMIC), ATOMIC: (WRITE, READ), ATOMIC_READ: (WRITE,),
+}  # fmt: skip
 
 
 class Shadow:

@@ -49,10 +49,10 @@ class _Layout(NamedTuple):
         return self._replace(tile=tile, extents=extents, strides=strides)
 
 
-def _layout(frame: Frame, view: TileView) -> _Layout | None:
-    """None for gather views, packed or misaligned elements: those go by element."""
+def _layout(frame: Frame, op: ir.Op, view: TileView) -> _Layout | None:
+    """None for gather views, packed or misaligned elements, and accesses that synchronise: those go by element."""
     elem = view.tensor.elem
-    if view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8:
+    if view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8 or op.attrs["semantics"] != "weak":
         return None
     base = view.tensor.base
     assert isinstance(base, int)
@@ -91,7 +91,7 @@ def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor
     """The tiles numbered ``indices`` as ``target``, one a lane (or one for all)."""
     if not view.tensor.uniform:
         return _load_groups(frame, op, view, indices, target)
-    layout = _layout(frame, view)
+    layout = _layout(frame, op, view)
     if layout is None:
         return _load_elements(frame, op, view, indices, target)
     at: Sequence[PerLane] = starts(view, list(indices))
@@ -184,7 +184,7 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
         for positions, some, one in _groups(frame, view):
             store_tiles(some, op, one, [take(i, positions) for i in indices], take(values, positions))
         return
-    layout = _layout(frame, view)
+    layout = _layout(frame, op, view)
     if layout is None or not _store_windows(frame, op, view, layout, indices, values):
         address, inside = addresses_of(frame, op, view, indices)
         if len(frame.ids) > 1:

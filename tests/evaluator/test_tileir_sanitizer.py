@@ -232,6 +232,36 @@ def test_a_lock_orders_accesses_and_a_relaxed_unlock_does_not():
 
 
 @functools.cache
+def _message(order):
+    @ct.kernel
+    def kernel(data, flag, out, T: ct.Constant[int]):
+        i = ct.bid(0)
+        if i == 0:
+            ct.store(data, (0,), ct.full((T,), 7.0, ct.float32))
+            ct.store(flag, (0,), 1, memory_order=order[0], memory_scope=ct.MemoryScope.DEVICE)
+        else:
+            while ct.load(flag, (0,), (), memory_order=order[1], memory_scope=ct.MemoryScope.DEVICE) == 0:
+                pass
+            ct.store(out, (i - 1,), ct.load(data, (0,), (T,)))
+
+    return kernel
+
+
+RELEASE_ACQUIRE = ct.MemoryOrder.RELEASE, ct.MemoryOrder.ACQUIRE
+
+
+def test_a_released_flag_orders_what_was_written_before_it_and_a_relaxed_one_does_not():
+    def arguments():
+        return torch.zeros(128), torch.zeros(1, dtype=torch.int32), torch.zeros(256), 128
+
+    given = arguments()
+    assert check((3,), _message(RELEASE_ACQUIRE), given) == ()
+    assert given[2].eq(7).all()
+    findings = check((3,), _message((ct.MemoryOrder.RELAXED, ct.MemoryOrder.RELAXED)), arguments())
+    assert [(f.kind, f.buffer) for f in findings] == [("race", "data")]  # the flag itself is accessed atomically
+
+
+@functools.cache
 def _last_block_reduces(order, atomic):
     @ct.kernel
     def kernel(x, partial, counter, out, T: ct.Constant[int]):
