@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import CompileEvidence, Measurement, Status, Verdict
+from knowledge_base.hints import classify
+from knowledge_base.records import CompileEvidence, Measurement, Stage, Status, Verdict
 from knowledge_base.snf.task import Task
+
+from .configurations import configurations, listed
 
 if TYPE_CHECKING:
     from evaluator.compile import Cache
@@ -126,7 +129,7 @@ def search(
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
     run = _Search(task, chip, at, jobs or _cores(), cache, progress, len(chosen), deadline)
-    run.go(run.traced(source, chosen, policy), len(_listed(first, axes)))
+    run.go(run.traced(source, chosen, policy), len(listed(first, axes)))
     return SearchResult(
         task=task.name,
         chip=chip.name,
@@ -137,64 +140,6 @@ def search(
         compiled=len(run.seen),
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-# ---------------------------------------------------------------------------------------------------- which
-
-
-def configurations(
-    axes: Mapping[str, Sequence[Any]], limit: int, first: Sequence[Axes] = (), seed: int = 0
-) -> Iterator[dict[str, Any]]:
-    """At most ``limit`` distinct configurations: ``first``, the default, then all (in order) or a quasi-random part."""
-    names = list(axes)
-    total = math.prod(len(axes[n]) for n in names)
-    seen: set[tuple[int, ...]] = set()
-
-    def candidates() -> Iterator[tuple[int, ...]]:
-        for given in _listed(first, axes):
-            yield tuple(list(axes[n]).index(given.get(n, axes[n][0])) for n in names)
-        yield (0,) * len(names)
-        if total <= limit:
-            for k in range(total):
-                yield tuple(_digits(k, [len(axes[n]) for n in names]))
-            return
-        for i, n in enumerate(names):
-            for j in range(1, len(axes[n])):
-                yield tuple(j if k == i else 0 for k in range(len(names)))
-        for point in range(seed * 7919 + 1, seed * 7919 + 1 + 64 * limit):
-            yield tuple(int(_halton(point, i) * len(axes[n])) for i, n in enumerate(names))
-
-    for place in candidates():
-        if place not in seen and len(seen) < limit:
-            seen.add(place)
-            yield {n: axes[n][j] for n, j in zip(names, place, strict=True)}
-
-
-def _listed(first: Sequence[Axes], axes: Mapping[str, Sequence[Any]]) -> list[Axes]:
-    """The configurations of ``first`` whose axes and values the file has."""
-    return [f for f in first if all(n in axes and v in axes[n] for n, v in f.items())]
-
-
-def _digits(k: int, sizes: Sequence[int]) -> list[int]:
-    """``k`` in mixed radix, the last digit fastest."""
-    out = []
-    for size in reversed(sizes):
-        k, digit = divmod(k, size)
-        out.append(digit)
-    return out[::-1]
-
-
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
-
-
-def _halton(n: int, axis: int) -> float:
-    """The n-th element of the van der Corput sequence in the axis' prime base, in [0, 1)."""
-    base, share, out = _PRIMES[axis % len(_PRIMES)], 1.0, 0.0
-    while n:
-        n, digit = divmod(n, base)
-        share /= base
-        out += digit * share
-    return out
 
 
 # ---------------------------------------------------------------------------------------------------- the search
@@ -244,8 +189,10 @@ class _Search:
         """Prices, prunes, compiles and models; the first ``warm`` configurations go first."""
         priced: list[tuple[int, float, int, Traced]] = []
         for i, one in enumerate(traced):
-            why = self.too_large(one)
-            if why:
+            why = self.refused(one) or self.too_large(one)
+            if isinstance(why, Verdict):
+                self.decide(Row(one.axes, "failed", why.message, kernels=one.plan.kernels, verdict=why, traced=one))
+            elif why:
                 self.decide(Row(one.axes, "pruned", why, kernels=one.plan.kernels, traced=one))
             else:
                 priced.append((0 if i < warm else 1, self.ideal(one), i, one))
@@ -270,6 +217,22 @@ class _Search:
         if self.seen and time.monotonic() > self.deadline:
             return "the time allowed for the search was over"
         return ""
+
+    def refused(self, one: Traced) -> Verdict | None:
+        """Why a kernel's Tile IR cannot be read; None if all can."""
+        from evaluator.model import parsed
+        from evaluator.tileir.errors import TileIRError, Unsupported
+
+        try:
+            for digest in one.plan.kernels:
+                parsed(one.kernels[digest])
+        except TileIRError as error:
+            status = Status.UNSUPPORTED if isinstance(error, Unsupported) else Status.COMPILE_ERROR
+            error_class, hint = classify(status.value, str(error))
+            return Verdict(
+                status=status, stage=Stage.COMPILE, error_class=error_class, message=str(error)[:600], hint=hint
+            )
+        return None
 
     def too_large(self, one: Traced) -> str:
         """Why no chip can hold a kernel's accumulator; empty if one can."""

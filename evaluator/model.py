@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evaluator.work import Totals, Work, count
+from evaluator.work import Work, count
 from kernels_generated.runtime.expr import Dims, evaluate
 from kernels_generated.runtime.plan import DTYPE_BITS, ArrayParameter, Fill, Launch, LaunchPlan
 from knowledge_base.chips import Chip
@@ -298,6 +298,3 @@ def peak(task: Task, chip: Chip) -> float:
             name = "tf32" if dtype == "f32" and task.precision == "tf32" else dtype
             rates.append(chip.tensor_flops.get(name, chip.fp32_flops))
     return max(rates)
-
-
-__all__ = ["Measurement", "Occupancy", "Totals", "Traffic", "floor_us", "launch_terms", "modelled", "occupancy", "peak"]
