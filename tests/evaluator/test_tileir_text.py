@@ -1,6 +1,9 @@
 """The parser of disassembled Tile IR: types, forms, literals, scopes, locations, and what it refuses."""
 
+import contextlib
+import functools
 import io
+import re
 
 import cuda.tile as ct
 import pytest
@@ -12,10 +15,15 @@ from cuda.tile.compilation import (
     ScalarConstraint,
     export_kernel,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evaluator.tileir import ir
 from evaluator.tileir.disassemble import disassemble
-from evaluator.tileir.text import InvalidTileIR, Unsupported, parse, parse_type, parse_types
+from evaluator.tileir.errors import InvalidTileIR, TileIRError, Unsupported
+from evaluator.tileir.program import build
+from evaluator.tileir.text import parse
+from evaluator.tileir.type_text import parse_type, parse_types
 
 ENTRY = "entry @k(%arg0: tile<ptr<f32>>, %arg1: tile<i32>) optimization_hints=<default = {}> {\n"
 
@@ -284,3 +292,34 @@ def test_a_real_kernel_of_many_forms_parses_with_a_python_line_at_every_operatio
     memory = {"atomic_rmw_tko", "atomic_cas_tko", "load_ptr_tko", "store_ptr_tko", "load_view_tko", "make_tensor_view"}
     assert control | memory | {"print_tko", "assert"} <= names
     assert len(module.args) == 5 + 5 + 3 + 1  # pointers, sizes and strides of ranks 2, 2, 1, and n
+
+
+MUTATIONS = ["f32", "i32", "tile", "0", "-1", "9" * 25, "%0", "ptr", "?", "bf16", "3x3xf32", "}", "{", ":", "loc("]
+
+
+@functools.cache
+def _lines() -> list[str]:
+    parameters = [array(ct.float32, 2), array(ct.float32, 2), array(ct.int32, 1)]
+    code = export(_everything, [*parameters, ScalarConstraint(ct.int32), ConstantConstraint(8)])
+    return disassemble(code).split("\n")
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damaged_text_is_refused_by_name_or_builds_but_never_breaks_the_parser(data):
+    lines = list(_lines())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        damage = data.draw(st.sampled_from(["delete", "swap", "repeat", "token"]))
+        other = data.draw(st.integers(0, len(lines) - 1))
+        if damage == "delete":
+            del lines[at]
+        elif damage == "swap":
+            lines[at], lines[other] = lines[other], lines[at]
+        elif damage == "repeat":
+            lines.insert(at, lines[other])
+        elif tokens := re.findall(r"\w+|\W", lines[at]):
+            tokens[data.draw(st.integers(0, len(tokens) - 1))] = data.draw(st.sampled_from(MUTATIONS))
+            lines[at] = "".join(tokens)
+    with contextlib.suppress(TileIRError):
+        build(parse("\n".join(lines)))
