@@ -57,7 +57,7 @@ def exact_integers_to_f64(x: Tensor, unsigned: bool, direction: str) -> Tensor:
 
 
 def exact_sqrt(x: Tensor) -> Tensor:
-    """Correctly rounded √ of float32 or float64: numpy's is the hardware's, torch's vectorised one can miss by an ulp."""
+    """Correctly rounded √ of float32 or float64: numpy asks the hardware, torch's vectorised one can miss by an ulp."""
     with np.errstate(invalid="ignore"):
         return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
 
