@@ -1,7 +1,7 @@
 """Many kernels for many architectures at once: a pool of threads, each of which waits for one confined tileiras.
 
-Answers come from the cache where it has them; what is compiled is put there.  A timeout is not remembered, as it
-depends on the machine's load.
+Answers come from the cache where it has them; cubins and the assembler's refusals are put there.  Timeouts and crashes
+are not: they may be the machine's doing (its load, its memory).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compile_kernels(
             for future in as_completed(running):
                 k, answer = running[future], future.result()
                 results[k] = answer
-                if not (isinstance(answer, Verdict) and answer.status is Status.TIMEOUT):
+                if _lasting(answer):
                     cache.put(wanted[k], answer)
                 if progress:
                     progress(k, answer)
@@ -80,3 +80,10 @@ def compile_kernels(
             pool.shutdown(wait=True, cancel_futures=True)
         cache.prune()
     return {(digest, arch): results[digest, arch] for digest in kernels for arch in archs}
+
+
+def _lasting(answer: Compiled | Verdict) -> bool:
+    """Whether the same bytecode would be answered so again, on any machine."""
+    if isinstance(answer, Compiled):
+        return True
+    return answer.status is Status.COMPILE_ERROR and answer.error_class != "assembler-crash"

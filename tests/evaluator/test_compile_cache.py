@@ -114,6 +114,22 @@ def test_the_users_folder_follows_the_environment(monkeypatch, tmp_path):
     assert Cache().folder == tmp_path / "mine" / "cubins"
 
 
+@pytest.mark.parametrize(
+    ("status", "error_class", "remembered"),
+    [("compile-error", "", True), ("compile-error", "assembler-crash", False), ("timeout", "compile-timeout", False)],
+)
+def test_refusals_are_remembered_but_not_what_the_machine_may_have_done(
+    monkeypatch, tmp_path, status, error_class, remembered
+):
+    said = Verdict(status=Status(status), stage=Stage.COMPILE, error_class=error_class, message="no")
+    asked = []
+    monkeypatch.setattr(pool, "assemble", lambda *given: asked.append(given) or said)
+    kernels = {hashlib.sha256(b"k").hexdigest(): b"k"}
+    for _ in range(2):
+        assert list(pool.compile_kernels(kernels, ["sm_90"], cache=Cache(tmp_path)).values()) == [said]
+    assert len(asked) == (1 if remembered else 2)
+
+
 def test_a_second_compilation_runs_no_assembler(monkeypatch, tmp_path):
     bytecode = b"never a kernel"
     kernels = {hashlib.sha256(bytecode).hexdigest(): bytecode}
