@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -36,6 +37,8 @@ def main(control: int) -> None:
     """Serves runs until the caller's end of the socket closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it closes the leashes
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
+    gc.disable()
+    gc.freeze()  # what a fork does not write to, it need not copy
     sock = socket.socket(fileno=control)
     while True:
         message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 4)

@@ -178,15 +178,13 @@ def test_a_python_child_is_isolated_but_finds_our_modules(tmp_path: Path, monkey
     assert b"JSONDecodeError" in done.stderr_tail
 
 
-def test_a_run_costs_little_more_than_starting_the_program() -> None:
+def test_a_run_costs_milliseconds_however_large_the_caller_is() -> None:
+    ballast = bytearray(1 << 29)  # a fork of this process would have to copy the page tables of these
+    ballast[::4096] = b"x" * len(ballast[::4096])
     run(["/bin/true"])
-    confined, plain = [], []
-    for _ in range(15):
+    taken = []
+    for _ in range(25):
         start = time.perf_counter()
         run(["/bin/true"])
-        middle = time.perf_counter()
-        subprocess.run(["/bin/true"], check=True)
-        confined.append(middle - start)
-        plain.append(time.perf_counter() - middle)
-    # Two forks, pipes and a directory more: about six times on a quiet machine (6 ms against 1).
-    assert min(confined) < 12 * min(plain)
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 0.05  # 4 ms on a quiet machine
