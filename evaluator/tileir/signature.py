@@ -45,11 +45,10 @@ class Binding:
     arrays: list[PassedArray] = field(default_factory=list)
     keep: list[Tensor] = field(default_factory=list)
 
-    def pass_array(self, name: str, position: int | None, tensor: Tensor, facts: ArrayFacts, memory: Memory) -> None:
-        size = max(1, facts.dtype.bitwidth // 8)  # packed elements: half a byte each, a span twice too long
-        self.arrays.append(
-            PassedArray(name, position, memory.address(tensor, name), facts.shape, facts.strides, size)
-        )  # fmt: skip
+    def pass_array(self, name: str, position: int | None, tensor: Tensor, memory: Memory) -> None:
+        """Notes an array argument, as torch sees it: of packed dtypes an element is a byte of two."""
+        address, size = memory.address(tensor, name), tensor.element_size()
+        self.arrays.append(PassedArray(name, position, address, tuple(tensor.shape), tuple(tensor.stride()), size))
 
 
 def check_version() -> None:
@@ -106,7 +105,7 @@ def _constraint(name: str, node: Any, value: Any, binding: Binding, memory: Memo
         return ConstantConstraint(value)
     if isinstance(value, Tensor):
         facts = _facts(value, getattr(node, "array", None), name)
-        binding.pass_array(name, len(binding.words), value, facts, memory)
+        binding.pass_array(name, len(binding.words), value, memory)
         binding.words += [memory.address(value, name), *facts.shape, *facts.strides]
         return _array_constraint(facts)
     if isinstance(value, list):
@@ -252,8 +251,8 @@ def _list_element(name: str, node: Any, items: list[Any], binding: Binding, memo
         [[memory.address(t, name), *f.shape, *f.strides] for t, f in zip(items, facts, strict=True)],
         dtype=torch.int64,
     )  # fmt: skip
-    for i, (t, f) in enumerate(zip(items, facts, strict=True)):
-        binding.pass_array(f"{name}[{i}]", None, t, f, memory)
+    for i, t in enumerate(items):
+        binding.pass_array(f"{name}[{i}]", None, t, memory)
     binding.keep.append(table)
     binding.words += [memory.address(table, f"{name} (table)"), len(items)]
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import emulator
+from evaluator.tileir import Sanitizer
 from evaluator.tileir.memory import Memory
 from evaluator.tileir.ops_atomic import MODES, apply, rounds
 from evaluator.tileir.windows import OUTSIDE, decompose, is_whole, pieces, to_lanes, to_rows
@@ -107,6 +108,29 @@ def test_strided_transposed_and_offset_arrays_are_read_and_written_in_place(batc
     launch((5, 4), _copy, (x, y, 4, 4), batch)
     untouched[2:52:3, :16] = x
     assert torch.equal(out, untouched)
+
+
+@ct.kernel
+def _unpack_f4(x, wide, copy, T: ct.Constant[int]):
+    i = ct.bid(0)
+    tile = ct.load(x, (i, 0), (2, T))
+    ct.store(wide, (i, 0), tile.astype(ct.float32))
+    ct.store(copy, (i, 0), tile)
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_packed_4_bit_floats_are_two_a_byte_the_first_in_the_low_half(batch):
+    raw = torch.randint(0, 256, (5, 4), dtype=torch.uint8)
+    wide, copy = torch.zeros(5, 8), torch.zeros(5, 4, dtype=torch.uint8)
+    packed = torch.float4_e2m1fn_x2
+    watcher = Sanitizer()
+    report = launch((3,), _unpack_f4, (raw.view(packed), wide, copy.view(packed), 8), batch, sanitizer=watcher)
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # OCP Microscaling Formats 1.0, FP4 (E2M1)
+    codes = torch.stack((raw & 15, raw >> 4), -1).reshape(5, 8).long()
+    assert torch.equal(wide, torch.where(codes >= 8, -values[codes % 8], values[codes % 8]))
+    assert torch.equal(copy, raw)
+    assert report.findings == ()
+    assert watcher.written(copy).all()
 
 
 @functools.cache
