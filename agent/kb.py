@@ -5,6 +5,8 @@ What is read, and how, is :mod:`knowledge_base.browse`'s work.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,19 @@ def _when(name: str) -> Callable[[Row], str]:
 
 def _time(row: Row) -> str:
     return us(row.get("us"), row.get("kind"))
+
+
+def _run_status(row: Row) -> str:
+    """A run that says it is running, but whose process is gone from this machine, was killed."""
+    if row["status"] != "running" or row["host"] != socket.gethostname():
+        return str(row["status"])
+    try:
+        os.kill(row["pid"], 0)
+    except ProcessLookupError:
+        return "killed"
+    except PermissionError:
+        pass
+    return "running"
 
 
 def _best(row: Row) -> str:
@@ -116,7 +131,7 @@ LISTINGS: dict[str, Listing] = {
             ("id", "left", 38, _field("id")),
             ("chip", "left", 8, _field("chip")),
             ("proposer", "left", 11, _field("proposer")),
-            ("status", "left", 11, _field("status")),
+            ("status", "left", 11, _run_status),
             ("exit", "right", 4, lambda r: "" if r["exit_code"] is None else str(r["exit_code"])),
         ),
         NO_RUN,

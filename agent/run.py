@@ -244,7 +244,8 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
 
 def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:
     total = sum(r.us * r.calls for r in results if r.us is not None)
-    return tuple(replace(r, share=r.us * r.calls / total) if r.us is not None and total > 0 else r for r in results)
+    shared = [replace(r, share=r.us * r.calls / total) if r.us is not None and total > 0 else r for r in results]
+    return tuple(sorted(shared, key=lambda r: -(r.share or 0.0)))
 
 
 def _floor(task: Task, chip: Chip) -> float:

@@ -8,6 +8,7 @@ kept beside it.  Everything is recorded as soon as it is known, so a run that is
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -85,13 +86,13 @@ class TaskWork:
         return new
 
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[Ranking, str]]:
-        """Each candidate's configurations ranked; the fastest candidate first."""
+        """Each candidate's configurations ranked; the fastest candidate first, of equally fast ones the first proposed."""
         found = []
         for number, (candidate, move) in enumerate(candidates):
             self.context.check_time()
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
             found.append((self.ranking(candidate), move))
-        return sorted(found, key=lambda pair: pair[0].us)
+        return sorted(found, key=lambda pair: _step(pair[0].us))
 
     def ranking(self, candidate: Candidate) -> Ranking:
         """The candidate's configurations: as they are known, else searched now and recorded."""
@@ -267,3 +268,8 @@ class TaskWork:
     def say_end(self, good: bool, text: str) -> None:
         self.context.progress.end(self.label, good, text)
         self.context.folder.log(f"{self.label}: {text}")
+
+
+def _step(us: float) -> float:
+    """Times that differ by less than a specialised kernel is worth are one step."""
+    return math.floor(math.log(us) / -math.log(WORTH)) if 0 < us < math.inf else us

@@ -1,7 +1,7 @@
 """The proposer ``manual``: a person or a coding agent writes the kernel.
 
 For each task it writes what is wanted to ``prompts/<task>/prompt.md`` in the run's folder, and waits until
-``answer.py`` appears beside it.  After a rejection the verdict is in ``verdict.md``, and it waits for the answer to change.
+``answer.py`` appears beside it.  After a rejection the verdict is in ``verdict.md``, and it waits for another answer.
 Ctrl-C is fine at any time: ``--resume`` goes on where it was.
 """
 

@@ -1,0 +1,375 @@
+"""`agent run` from end to end with real parts (tracer, assembler, emulator, judge, SQLite) on a small target."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli import invoke
+
+ROOT = Path(__file__).parents[2]
+SNF = """\
+# a squared-ReLU step with RMSNorm, at sizes that no tile divides
+B, T, C = 2, 37, 24
+x: bf16[B, T, C]
+n = RMSNorm(x, θ.norm)
+y = x + ReLU(n) * ReLU(n)
+s = Softmax(y)
+"""
+
+Done = subprocess.CompletedProcess[str]
+
+
+def agent(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
+        environment.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "agent", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that a signal to its group does not reach the tests
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+    """(exit code, the JSON document on standard output, standard error)."""
+    out, err = process.communicate(timeout=240)
+    assert out.count("\n") == 1, (out, err)
+    return process.returncode, json.loads(out), err
+
+
+def counts(folder: Path) -> dict[str, int]:
+    with sqlite3.connect(folder / "runs" / "knowledge.db") as connection:
+        tables = ("runs", "tasks", "candidates", "evaluations", "measurements", "attempts", "winners")
+        return {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, dict[str, Any], str]]]:
+    """A folder in which the target was run twice at the same time, on one new knowledge base."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "my.snf").write_text(SNF)
+    command = ("run", "--target", "my.snf", "--gpu", "b200", "--json")
+    both = [agent(folder, *command) for _ in range(2)]
+    return folder, [finish(process) for process in both]
+
+
+def test_two_runs_at_once_on_one_database_both_find_every_kernel(ran: Any) -> None:
+    _, runs = ran
+    for code, document, _ in runs:
+        assert code == 0
+        assert document["status"] == "done"
+        assert document["chip"] == "b200"
+        assert {t["status"] for t in document["tasks"]} == {"correct"}
+        assert {t["kind"] for t in document["tasks"]} == {"modelled"}
+        assert document["composed"]["status"] == "correct"
+        assert sum(t["share"] for t in document["tasks"]) == pytest.approx(1.0)
+        assert all(t["us"] >= t["floor_us"] > 0 for t in document["tasks"])
+    assert runs[0][1]["id"] != runs[1][1]["id"]
+
+
+def test_the_run_folder_holds_what_happened(ran: Any) -> None:
+    folder, runs = ran
+    for _, document, _ in runs:
+        where = folder / document["folder"]
+        assert "every size" in (where / "report.md").read_text() or "plan 1:" in (where / "report.md").read_text()
+        assert (where / "log.txt").read_text().count("correct") >= len(document["tasks"])
+        assert {p.name for p in (where / "plans").iterdir()} == {"v1.json", "v2.json"}
+        assert len(list((where / "prompts").glob("*.snf"))) == len(document["tasks"])
+        for task in document["tasks"]:
+            manifest = json.loads((where / task["folder"] / "manifest.json").read_text())
+            winners = {w["candidate"]["digest"]: w for w in manifest["winners"]}
+            assert any(w["general"] for w in winners.values())
+            assert (where / task["folder"] / winners[task["kernel"]]["source"]).is_file()
+
+
+def test_a_second_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any) -> None:
+    folder, runs = ran
+    before = counts(folder)
+    code, document, _ = finish(agent(folder, "run", "--target", "my.snf", "--gpu", "b200", "--json"))
+    assert code == 0
+    assert all(task["reused"] for task in document["tasks"])
+    assert {t["kernel"] for t in document["tasks"]} == {t["kernel"] for t in runs[0][1]["tasks"]}
+    after = counts(folder)
+    for table in ("tasks", "candidates", "evaluations", "measurements"):
+        assert after[table] == before[table], table
+    assert after["runs"] == before["runs"] + 1
+
+
+def test_the_knowledge_base_shows_it_all(
+    ran: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = ran
+    monkeypatch.chdir(folder)
+    for what in ("kernels", "runs", "attempts", "tasks"):
+        assert invoke(["kb", what]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert len(lines) > 2
+        assert max(map(len, lines)) <= 80
+        assert invoke(["kb", what, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)
+    run = runs[0][1]["id"]
+    assert invoke(["kb", "attempts", "--run", run, "--json"]) == 0
+    attempts = json.loads(capfd.readouterr().out)
+    assert {"correct"} <= {a["status"] for a in attempts}
+    assert invoke(["kb", "show", run, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["summary"]["status"] == "done"
+    kernel = runs[0][1]["tasks"][0]["kernel"]
+    assert invoke(["kb", "show", kernel[:10]]) == 0
+    assert "import cuda.tile as ct" in capfd.readouterr().out
+
+
+def test_winners_are_promoted_from_the_run(
+    ran: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, runs = ran
+    monkeypatch.chdir(folder)
+    run = runs[0][1]["id"]
+    assert invoke(["promote", run, "--to", str(tmp_path), "--json"]) == 0
+    promoted = json.loads(capfd.readouterr().out)["promoted"]
+    assert {p["task"] for p in promoted} == {p.name for p in tmp_path.iterdir()}
+    assert invoke(["promote", run, "no_such_task", "--to", str(tmp_path)]) == 2
+    assert invoke(["kb", "kernels", "--status", "promoted", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)) >= 1
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> None:
+    """Reads standard error until a line has ``word``."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return
+    raise AssertionError(f"it ended before it said {word!r}")
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "my.snf").write_text(SNF)
+    process = agent(tmp_path, "run", "--target", "my.snf")
+    wait_for(process, "tasks:")
+    (run,) = [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir()]
+    running = subprocess.run(
+        [sys.executable, "-m", "agent", "run", "--resume", run],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert running.returncode == 2
+    assert "still going on" in running.stderr
+    start = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 20
+    assert f"agent run --resume {run}" in err
+    assert "Traceback" not in err
+    (tmp_path / "my.snf").write_text("nonsense: the run goes on with the text it began with")
+    code, document, _ = finish(agent(tmp_path, "run", "--resume", run, "--json"))
+    assert code == 0
+    assert document["id"] == run
+    assert counts(tmp_path)["runs"] == 1
+
+
+def test_a_killed_run_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+    process = agent(tmp_path, "run", "--target", "gelu", "--shape", "M=33,N=65")
+    wait_for(process, "tasks:")
+    time.sleep(2.0)  # judge processes are up
+    children = descendants(process.pid)
+    assert children
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 15
+    while [p for p in children if alive(p)] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [p for p in children if alive(p)] == []
+    (run,) = [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir()]
+    code, document, _ = finish(agent(tmp_path, "run", "--resume", run, "--json"))
+    assert (code, document["status"]) == (0, "done")
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_budget_that_is_over_leaves_a_run_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["run", "--target", "gelu", "--budget-minutes", "0", "--json"]) == 1
+    document = json.loads(capfd.readouterr().out)
+    assert document["status"] == "incomplete"
+    assert {t["status"] for t in document["tasks"]} == {"unfinished"}
+    assert "--resume" in " ".join(document["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--target", "gpt2-blok"], 2, "gpt2-block"),
+        (["--target", "no/such/file.snf"], 2, "no/such/file.snf"),
+        (["--target", "bad.snf"], 2, "bad.snf:2"),
+        (["--target", "gelu", "--shape", "Z=3"], 2, "Z"),
+        (["--target", "gelu", "--shape", "M=x"], 2, "whole number"),
+        (["--target", "gelu", "--gpu", "rtx6000"], 2, "rtx5070"),
+        (["--target", "gelu", "--proposer", "openai"], 2, "synthesizer"),
+        (["--target", "gelu", "--proposer", "synthesiser"], 2, "synthesizer"),
+        (["--target", "gelu", "--device", "gpu"], 2, "cuda"),
+        (["--target", "gelu", "--device", "cuda"], 3, "--device cpu"),
+        (["--target", "gelu", "--db", "/proc/nowhere/kb.db"], 3, "--db"),
+        (["--resume", "no-such-run"], 2, "no run"),
+        ([], 2, "--target"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_work(
+    arguments: list[str],
+    code: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.snf").write_text("x: bf16[4, 8]\ny = Sofmax(x)\n")
+    assert invoke(["run", *arguments]) == code
+    captured = capfd.readouterr()
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+    assert not list(Path("runs").glob("*/"))  # no run was begun
+    if Path("runs/knowledge.db").exists():
+        assert counts(tmp_path)["runs"] == counts(tmp_path)["tasks"] == 0
+
+
+def test_a_missing_toolchain_is_said_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from evaluator import toolchain
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert invoke(["run", "--target", "gelu"]) == 3
+    assert "pip install" in capfd.readouterr().err
+    assert not Path("runs").exists()
+
+
+WRONG = """\
+import cuda.tile as ct
+@ct.kernel
+def kernel(a, b, y):
+    i, j = ct.bid(0), ct.bid(1)
+    x = ct.load(a, index=(i, j), shape=(16, 16)) {op} ct.load(b, index=(i, j), shape=(16, 16))
+    ct.store(y, index=(i, j), tile=x.astype(y.dtype))
+def launch(stream, a, b, y):
+    ct.launch(stream, (ct.cdiv(y.shape[0], 16), ct.cdiv(y.shape[1], 16)), kernel, (a, b, y))
+"""
+
+
+def test_a_person_is_the_proposer_and_hears_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    heard: list[str] = []
+
+    def person() -> None:
+        deadline = time.monotonic() + 200
+        while not (prompts := list(tmp_path.glob("runs/*/prompts/*/prompt.md"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        folder = prompts[0].parent
+        heard.append(prompts[0].read_text())
+        (folder / "answer.py").write_text(WRONG.format(op="-"))
+        while not (folder / "verdict.md").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        heard.append((folder / "verdict.md").read_text())
+        (folder / "answer.py").write_text(WRONG.format(op="+"))
+
+    thread = threading.Thread(target=person, daemon=True)
+    thread.start()
+    assert invoke(["run", "--target", "add", "--shape", "M=20,N=20", "--proposer", "manual", "--json"]) == 0
+    thread.join(5)
+    document = json.loads(capfd.readouterr().out)
+    (task,) = document["tasks"]
+    assert (task["proposer"], [r["status"] for r in task["rejected"]]) == ("manual", ["wrong"])
+    assert "def launch(stream, a, b, y" in heard[0]
+    assert heard[1].startswith("# wrong")
+
+
+def test_check_judges_one_file_and_records_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("right.py").write_text(WRONG.format(op="+"))
+    Path("wrong.py").write_text(WRONG.format(op="-"))
+    Path("broken.py").write_text("def launch(:\n")
+    shape = ["--task", "add", "--shape", "M=20,N=20"]
+    assert invoke(["check", "right.py", *shape, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["verdict"]["status"] == "correct"
+    assert invoke(["check", "wrong.py", *shape]) == 1
+    assert "wrong" in capfd.readouterr().err
+    assert invoke(["check", "broken.py", *shape, "--json"]) == 1
+    verdict = json.loads(capfd.readouterr().out)["verdict"]
+    assert (verdict["status"], verdict["line"]) == ("invalid", 1)
+    assert invoke(["kb", "attempts", "--json"]) == 0
+    assert [a["status"] for a in json.loads(capfd.readouterr().out)] == ["invalid", "wrong", "correct"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.py", "--task", "add"], "no file"),
+        (["right.py", "--task", "ad"], "add"),
+        (["right.py", "--task", "add", "--axes", "TM=64"], "no axis"),
+        (["right.py", "--task", "add", "--shape", "K=3"], "K"),
+        (["data.bin", "--task", "add"], "UTF-8"),
+    ],
+)
+def test_check_refuses_what_makes_no_sense_with_exit_2(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("right.py").write_text(WRONG.format(op="+"))
+    Path("data.bin").write_bytes(b"\xff\xfe\x00")
+    assert invoke(["check", *arguments]) == 2
+    captured = capfd.readouterr()
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_emulate_runs_one_shape_and_search_ranks_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("right.py").write_text(WRONG.format(op="+"))
+    shape = ["--task", "add", "--shape", "M=20,N=20", "--json"]
+    assert invoke(["emulate", "right.py", *shape]) == 0
+    assert json.loads(capfd.readouterr().out)["outputs"]["y"]["elements"] == 400
+    assert invoke(["search", "right.py", *shape]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [(r["status"], r["kind"]) for r in found["rows"]] == [("ranked", "modelled")]
