@@ -11,7 +11,7 @@ Pure functions of tensors; what went wrong is told by :mod:`.diagnose`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RMS_FACTOR = 2.0  # DESIGN's meaning of right
 LARGEST_FACTOR = 4.0
+DOUBT = 2.0  # a pool that exceeds its limits by less than this factor is enlarged before it is judged
 MANTISSA_BITS = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
 MIN_EXPONENT = {"bf16": -126, "f16": -14, "f32": -126, "f64": -1022}
 
@@ -68,9 +69,20 @@ class Errors:
 
     @property
     def acceptable(self) -> bool:
+        return self._within(1.0)
+
+    @property
+    def doubtful(self) -> bool:
+        """Not acceptable, but so near that chance may have decided.
+
+        Errors of one row share the rounding of its sum, so that 16,384 elements can be as few as a dozen samples.
+        """
+        return not self._within(1.0) and self._within(DOUBT)
+
+    def _within(self, factor: float) -> bool:
         return (
-            self.rms(self.beyond_squares) <= RMS_FACTOR * self.rms(self.yardstick_squares)
-            and self.beyond_largest <= LARGEST_FACTOR * self.yardstick_largest
+            self.rms(self.beyond_squares) <= factor * RMS_FACTOR * self.rms(self.yardstick_squares)
+            and self.beyond_largest <= factor * LARGEST_FACTOR * self.yardstick_largest
         )
 
 
@@ -181,6 +193,9 @@ def _failure(kind: str, case: Case, position: int, allowed: float) -> Failure:
 # ---------------------------------------------------------------------------------------------------- pools
 
 
+Place = tuple[str, tuple[tuple[str, int], ...]]
+
+
 @dataclass(frozen=True)
 class Pool:
     """Cases of one output and distribution that are judged together."""
@@ -189,18 +204,31 @@ class Pool:
     errors: Errors
 
 
-def pools(measured: Sequence[tuple[Case, Errors]]) -> list[Pool]:
+def place(case: Case) -> Place:
+    """What a case shares with those of other distributions: output and sizes."""
+    return case.output, tuple(sorted(case.sizes.items()))
+
+
+def pools(measured: Sequence[tuple[Case, Errors]], company: Mapping[Place, Errors] | None = None) -> list[Pool]:
     """Groups cases of one output and one distribution so that each pool has ELEMENTS elements, if all together have.
 
-    A large case is a pool by itself, so that a large size does not dilute what goes wrong at another.
+    Cases of one size that have as many are a pool by themselves, so that a large size does not dilute what goes wrong
+    at another; the rest is one pool.
+
+    ``company`` are errors on normal inputs that are counted in, by place.  On zeros, ones and one-hot rows an output
+    repeats a handful of values, and how well PyTorch happens to round those says nothing.
     """
-    large = [([case], errors) for case, errors in measured if errors.count >= ELEMENTS]
-    small = [(case, errors) for case, errors in measured if errors.count < ELEMENTS]
+    sizes: dict[Place, tuple[list[Case], Errors]] = {}
+    for case, errors in measured:
+        cases, total = sizes.get(place(case), ([], (company or {}).get(place(case), Errors())))
+        sizes[place(case)] = ([*cases, case], total + errors)
+    large = [group for group in sizes.values() if group[1].count >= ELEMENTS]
+    small = [group for group in sizes.values() if group[1].count < ELEMENTS]
     if small:
-        total = Errors()
-        for _, errors in small:
-            total = total + errors
-        rest = ([case for case, _ in small], total)
+        rest: tuple[list[Case], Errors] = ([], Errors())
+        for cases, errors in small:
+            rest = (rest[0] + cases, rest[1] + errors)
+        total = rest[1]
         if total.count < ELEMENTS and large:
             host = min(range(len(large)), key=lambda i: large[i][1].count)
             large[host] = (large[host][0] + rest[0], large[host][1] + total)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import dims, text
 from evaluator.execute import POISON_A, POISON_B, Poison, execute, poisoned
-from evaluator.inputs import distributions
+from evaluator.inputs import CONSTANT_INPUTS, distributions
 from evaluator.judge import EMULATION_SECONDS, Judgement, Progress, Rejected, accept, finished, one_thread, wrong
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements
 from kernels_generated.runtime.expr import evaluate, substitute
@@ -26,7 +26,7 @@ from knowledge_base.snf.task import Call, Decomposition, Task
 if TYPE_CHECKING:
     import torch
 
-    from evaluator.compare import Case, Errors
+    from evaluator.compare import Case, Errors, Place
     from evaluator.oracle import Expected, Oracle
     from evaluator.tileir import Program
     from evaluator.trace import Traced
@@ -85,12 +85,13 @@ def judge_composed(
 def _judge(
     composed: _Composed, sizes: Sequence[Sizes], seed: int, oracle: Oracle, numbers: dict[str, Any], progress: Any
 ) -> None:
-    from evaluator.compare import Failure, measure
+    from evaluator.compare import Errors, Failure, measure, place
     from evaluator.oracle import composed_question
 
     few = len(composed.decomposition.calls) <= FEW_CALLS
     names = distributions(composed.decomposition.graph) if few else ("normal",)
     ops = frozenset(node.op for node in composed.decomposition.graph.nodes)
+    normal: dict[Place, Errors] = {}
     for i, name in enumerate(names):
         if progress is not None:
             progress("compose", i / len(names))
@@ -107,7 +108,10 @@ def _judge(
                 if isinstance(errors, Failure):
                     raise Rejected(wrong(errors, None, ops))
                 measured.setdefault(case.output, []).append((case, errors))
-        numbers[name] = accept(measured, ops)
+        if name == "normal":
+            for case, errors in (m for of_output in measured.values() for m in of_output):
+                normal[place(case)] = normal.get(place(case), Errors()) + errors
+        numbers[name] = accept(measured, ops, normal if name in CONSTANT_INPUTS else None)
 
 
 class _Composed:
@@ -229,7 +233,7 @@ def _as_task(decomposition: Decomposition) -> Task:
 
 
 def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
-    """Two sizes: the two longest dimensions past a tile, listed ones as sampled; and primes with another listed value."""
+    """Two sizes: the longest dimensions past a tile, listed ones as sampled; and primes with another listed value."""
     rng = random.Random(seed)
     listed = {name: (whole.sizes[name], *values) for name, values in whole.constants}
     keep = frozenset(listed)

@@ -30,6 +30,9 @@ SPECIALS = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 SPECIAL_SHARE = 0.15
 
 
+CONSTANT_INPUTS = frozenset(("zeros", "ones", "onehot"))  # inputs with one or two different values
+
+
 def distributions(graph: Graph) -> tuple[str, ...]:
     """The names of the distributions that say something about ``graph``, the most telling first."""
     names = ["normal", "offset", "onehot", "zeros", "ones", "extreme"]

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import Cover, confirm, cover, dims, text
-from evaluator.inputs import distributions
+from evaluator.inputs import CONSTANT_INPUTS, distributions
 from evaluator.sizes import ELEMENTS, Sizes, judged_sizes, output_elements
 from knowledge_base.hints import classify
 from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
@@ -36,12 +36,13 @@ from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     from evaluator.cases import Runner
-    from evaluator.compare import Case, Errors, Failure
+    from evaluator.compare import Case, Errors, Failure, Place
     from evaluator.oracle import Oracle
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
 
 EMULATION_SECONDS = 120.0  # for all cases together; honest candidates take one to five
+SECOND_OPINION = 8  # fresh seeds for the sizes of a doubtful pool
 MAX_REPEATS = 16  # fresh seeds for a task whose outputs are small, until a pool has ELEMENTS elements
 SIZES_PER_DISTRIBUTION = 3  # all but "normal", which runs at every size
 
@@ -145,6 +146,7 @@ class _Judging:
         self.covered: Cover | None = None
         self.sizes: tuple[Sizes, ...] = ()
         self.numbers: dict[str, Any] = {}
+        self.normal: dict[Place, Errors] = {}
         self.ops = frozenset(node.op for node in task.graph.nodes)
 
     def run(self) -> Judgement:
@@ -230,11 +232,37 @@ class _Judging:
                 self.compile(self.covered.plans)
 
     def distribution(self, name: str, number: int, runner: Runner, plan_of: Mapping[Any, int]) -> None:
-        """Runs one distribution's cases and judges its pools.  Raises Rejected."""
+        """Runs one distribution's cases and judges its pools.  Raises Rejected.
+
+        Sizes whose pool is doubtful run again on fresh seeds, and the larger pool decides.
+        """
+        from evaluator.compare import Errors, place, pools
+
+        measured = self.measure(name, self.places(name, number), runner, plan_of)
+        company = self.normal if name in CONSTANT_INPUTS else None
+        again = {
+            tuple(sorted(case.sizes.items()))
+            for of_output in measured.values()
+            for pool in pools(of_output, company)
+            if pool.errors.doubtful
+            for case in pool.cases
+        }
+        if again:
+            seeds = range(self.seed + MAX_REPEATS, self.seed + MAX_REPEATS + SECOND_OPINION)
+            more = self.measure(name, [(dict(at), seed) for at in sorted(again) for seed in seeds], runner, plan_of)
+            measured = {output: [*of_output, *more[output]] for output, of_output in measured.items()}
+        if name == "normal":
+            for case, errors in (m for of_output in measured.values() for m in of_output):
+                self.normal[place(case)] = self.normal.get(place(case), Errors()) + errors
+        self.numbers[name] = accept(measured, self.ops, company)
+
+    def measure(
+        self, name: str, places: Sequence[tuple[Sizes, int]], runner: Runner, plan_of: Mapping[Any, int]
+    ) -> dict[str, list[tuple[Case, Errors]]]:
+        """Runs cases of one distribution at (sizes, seed): by output, each case with its errors.  Raises Rejected."""
         from evaluator.compare import Failure, measure
         from evaluator.oracle import question
 
-        places = self.places(name, number)
         questions = [question(self.task, at, name, seed) for at, seed in places]
         measured: dict[str, list[tuple[Case, Errors]]] = {}
         for i, (q, expected) in enumerate(zip(questions, self.oracle.expect_all(questions), strict=True)):
@@ -248,7 +276,7 @@ class _Judging:
                 if isinstance(errors, Failure):
                     raise Rejected(wrong(errors, None, self.ops))
                 measured.setdefault(case.output, []).append((case, errors))
-        self.numbers[name] = accept(measured, self.ops)
+        return measured
 
     def places(self, name: str, number: int) -> list[tuple[Sizes, int]]:
         """(sizes, seed) of a distribution's cases: enough that their pool can have ELEMENTS elements."""
@@ -273,13 +301,17 @@ class _Judging:
         return finished(verdict, self.source)
 
 
-def accept(measured: Mapping[str, Sequence[tuple[Case, Errors]]], ops: frozenset[str]) -> dict[str, Any]:
+def accept(
+    measured: Mapping[str, Sequence[tuple[Case, Errors]]],
+    ops: frozenset[str],
+    company: Mapping[Place, Errors] | None = None,
+) -> dict[str, Any]:
     """The figures of one distribution, by output.  Raises Rejected where a pool's errors are too large."""
     from evaluator.compare import pools, summary, worst
 
     figures: dict[str, Any] = {}
     for output, of_output in measured.items():
-        for pool in pools(of_output):
+        for pool in pools(of_output, company):
             if not pool.errors.acceptable:
                 raise Rejected(wrong(worst(pool), summary(pool.errors), ops))
         total = of_output[0][1]

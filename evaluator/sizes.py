@@ -176,7 +176,7 @@ def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]])
 
 
 def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK) -> Sizes | None:
-    """``row`` within the task's constraints, ``most`` work and MAX_OUTPUT, by cutting dimensions that are not in ``keep``.
+    """``row`` within the task's constraints, ``most`` work and MAX_OUTPUT: dimensions not in ``keep`` are cut.
 
     None if the constraints cannot be met; too large a row where all that could be cut is 1.
     """
