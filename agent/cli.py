@@ -6,6 +6,7 @@ in two lines on standard error with its exit code; a defect of ours keeps its tr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -266,7 +267,13 @@ def _command() -> Callable[..., Any]:
 
 def main() -> None:
     """The console script ``agent``."""
-    sys.exit(invoke(sys.argv[1:]))
+    code = invoke(sys.argv[1:])
+    if code == errors.EXIT_INTERRUPTED:
+        # Threads may still wait for an assembler; its process ends with this one.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

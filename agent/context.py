@@ -39,7 +39,7 @@ class Context:
     seed: int
     rounds: int
     jobs: int
-    search_seconds: float  # for all configurations of one candidate
+    search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from knowledge_base.errors import EnvironmentLacks, UserError, nearest
+from knowledge_base.errors import EnvironmentLacks, UserError
 
 if TYPE_CHECKING:
     from knowledge_base.chips import Chip
@@ -34,8 +34,7 @@ def device_for(device: str) -> str:
     Raises UserError for an unknown name, EnvironmentLacks for ``cuda`` where that can't be had.
     """
     if device not in DEVICES:
-        near = nearest(device, DEVICES) or list(DEVICES)
-        raise UserError(f"--device {device}: no such device", f"There are {', '.join(near)}.")
+        raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
     if device != "cuda":
         return "cpu"
     from knowledge_base.chips import from_driver

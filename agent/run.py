@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 PLAN = "v2"  # fused; the naive plan is recorded beside it
 PLANS = ("v1", "v2")
-SEARCH_SECONDS = 12.0  # for the configurations of one candidate, unless the budget says otherwise
+SEARCH_SECONDS = (
+    25.0  # of each job, for all tasks' configurations: keeps a block's first run on two cores below 2 minutes
+)
+PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def _context(
         seed=options.seed,
         rounds=options.rounds,
         jobs=jobs,
-        search_seconds=SEARCH_SECONDS,
+        search_seconds=SEARCH_SECONDS * jobs,
         progress=progress,
         deadline=None if minutes is None else time.monotonic() + 60 * minutes,
         stopping=stopping,
@@ -192,7 +195,8 @@ def _works(context: Context, decomposition: Decomposition) -> list[TaskWork]:
         for t in tasks
     ]
     floors = [_floor(task, context.chip) * count for task, count in zip(tasks, calls, strict=True)]
-    works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, strict=True)]
+    shares = [floor / sum(floors) for floor in floors]
+    works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
     for work in works:
         context.folder.write(f"prompts/{work.label.replace(' ', '-')}.snf", _snf(work.task))
     order = sorted(range(len(works)), key=lambda i: -floors[i])
@@ -212,7 +216,8 @@ def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult
     except BaseException:
         context.stopping.set()
         context.judges.stop()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait(futures, timeout=PATIENCE)  # an assembler may be at work; what is recorded is recorded
         raise
     pool.shutdown()
     return [future.result() for future in futures]
@@ -238,7 +243,7 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
     searched, span = sum(r.searched for r in results), sum(r.configurations for r in results)
-    notes.append(f"{searched} of {span} configurations compiled, at most {SEARCH_SECONDS:.0f} s a candidate.")
+    notes.append(f"{searched} of {span} configurations compiled; search budget {SEARCH_SECONDS:.0f} s a job.")
     return tuple(notes)
 
 

@@ -29,15 +29,20 @@ if TYPE_CHECKING:
     from evaluator.judge import Judgement
 
 KNOWN = 3  # candidates of the knowledge base that a task starts from
+SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its modelled time is below this share of the general one's
 
 
 class TaskWork:
-    """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it."""
+    """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it.
 
-    def __init__(self, context: Context, task: Task, label: str, calls: int) -> None:
+    ``share``: of the target's modelled floor, all calls together; it gets that share of the time for searching.
+    """
+
+    def __init__(self, context: Context, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls = context, task, label, calls
+        self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
         self.rejected: list[dict[str, Any]] = []
         self.feedback: list[Verdict] = []
         self.fresh = False  # something was judged or searched that was not known
@@ -86,15 +91,15 @@ class TaskWork:
         return new
 
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[Ranking, str]]:
-        """Each candidate's configurations ranked; the fastest candidate first, of equally fast ones the first proposed."""
+        """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
         found = []
         for number, (candidate, move) in enumerate(candidates):
             self.context.check_time()
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
-            found.append((self.ranking(candidate), move))
+            found.append((self.ranking(candidate, self.seconds / len(candidates)), move))
         return sorted(found, key=lambda pair: _step(pair[0].us))
 
-    def ranking(self, candidate: Candidate) -> Ranking:
+    def ranking(self, candidate: Candidate, seconds: float) -> Ranking:
         """The candidate's configurations: as they are known, else searched now and recorded."""
         context = self.context
         stored = context.store.of_candidate(
@@ -103,14 +108,14 @@ class TaskWork:
         rows = [k.evaluation for k in stored]
         if not any(row.measurements for row in rows):
             self.fresh = True
-            rows = self.search(candidate)
+            rows = self.search(candidate, seconds)
             context.store.record(candidate, rows, run=context.run, move="search")
         ranked = rank(candidate, rows)
         if not ranked.rows and ranked.refused is not None:
             self.reject(candidate, ranked.refused)
         return ranked
 
-    def search(self, candidate: Candidate) -> list[Evaluation]:
+    def search(self, candidate: Candidate, seconds: float) -> list[Evaluation]:
         from .search import Row, search
 
         context = self.context
@@ -126,7 +131,7 @@ class TaskWork:
             context.chip,
             jobs=context.jobs,
             first=[dict(k.evaluation.configuration) for k in known],
-            seconds=context.search_seconds,
+            seconds=seconds,
             progress=progress,
         )
         if found.verdict is not None:

@@ -90,7 +90,7 @@ def attempts(
     )
     query = query.select_from(e)
     if run:
-        query = query.join(ATTEMPTS, and_(ATTEMPTS.c.evaluation_id == e.c.id, ATTEMPTS.c.run_id == run))
+        query = query.join(ATTEMPTS, and_(ATTEMPTS.c.evaluation_id == e.c.id, *_begins(ATTEMPTS.c.run_id, run)))
         query = query.order_by(ATTEMPTS.c.id)
     else:
         query = query.order_by(e.c.id.desc())
@@ -192,10 +192,10 @@ def show(database: Database, prefix: str) -> Row:
     matches: list[tuple[str, Row]] = []
     with database.read() as connection:
         for kind, table, column in _NAMED:
-            begins = (table.c[column] >= prefix) & (table.c[column] < prefix + "\U0010ffff")
+            named = and_(*_begins(table.c[column], prefix))
             if kind == "task":
-                begins = begins | (table.c.name == prefix.replace("-", "_"))
-            found = connection.execute(select(table).where(begins).limit(4)).mappings()
+                named = named | (table.c.name == prefix.replace("-", "_"))
+            found = connection.execute(select(table).where(named).limit(4)).mappings()
             matches += [(kind, dict(row)) for row in found]
         if len({(kind, row[_column(kind)]) for kind, row in matches}) == 1:
             kind, only = matches[0]
@@ -246,6 +246,18 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
         )
         count = select(func.count()).select_from(ATTEMPTS).where(ATTEMPTS.c.run_id == row["id"])
         row |= {"winners": listed(won), "attempts": connection.execute(count).scalar()}
+    elif kind == "task":
+        w = WINNERS
+        shown = [w.c[n] for n in ("chip", "shape", "kind", "us", "floor_us", "general", "run_id")]
+        won = (
+            select(CANDIDATES.c.digest.label("kernel"), *shown)
+            .join(CANDIDATES, CANDIDATES.c.id == w.c.candidate_id)
+            .where(w.c.task_id == row_id)
+            .order_by(w.c.chip, w.c.us)
+            .limit(50)
+        )
+        tried = select(EVALUATIONS.c.status, func.count().label("count")).where(EVALUATIONS.c.task_id == row_id)
+        row |= {"evaluations": listed(tried.group_by(EVALUATIONS.c.status)), "winners": listed(won)}
     elif kind == "rule":
         row |= {"evidence": listed(select(EVIDENCE).where(EVIDENCE.c.rule_id == row_id))}
     return {k: v for k, v in row.items() if not k.endswith("_id") or k == "run_id"}
@@ -263,6 +275,11 @@ def _where(query: Any, *conditions: Any) -> Any:
         if condition is not None:
             query = query.where(condition)
     return query
+
+
+def _begins(column: Any, prefix: str) -> tuple[Any, Any]:
+    """``column`` begins with ``prefix``, as a range that an index answers."""
+    return column >= prefix, column < prefix + "\U0010ffff"
 
 
 def _op(column: Any, op: str) -> Any:

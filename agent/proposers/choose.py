@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from knowledge_base.errors import UserError, nearest
+from knowledge_base.errors import UserError
 
 NAMES = ("auto", "synthesizer", "manual", "openai")
 NO_LLM = "this version has no proposer that asks a language model"
@@ -28,8 +28,7 @@ def choose(name: str, model: str | None, environment: Mapping[str, str] | None =
     """
     environment = os.environ if environment is None else environment
     if name not in NAMES:
-        near = nearest(name, NAMES) or list(NAMES)
-        raise UserError(f"--proposer {name}: no such proposer", f"There are {', '.join(near)}.")
+        raise UserError(f"--proposer {name}: no such proposer", f"There are {', '.join(NAMES)}.")
     if name == "openai":
         raise UserError(f"--proposer openai: {NO_LLM}", "Use --proposer synthesizer (no key needed) or manual.")
     if name != "auto":

@@ -97,17 +97,23 @@ def test_the_run_folder_holds_what_happened(ran: Any) -> None:
             assert (where / task["folder"] / winners[task["kernel"]]["source"]).is_file()
 
 
-def test_a_second_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any) -> None:
+def test_a_later_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any) -> None:
     folder, runs = ran
-    before = counts(folder)
-    code, document, _ = finish(agent(folder, "run", "--target", "my.snf", "--gpu", "b200", "--json"))
-    assert code == 0
+    known = min(document["total_us"] for _, document, _ in runs)
+    for _ in range(3):
+        # On a busy machine the two runs searched different parts: then the best of both is judged first.
+        before = counts(folder)
+        code, document, _ = finish(agent(folder, "run", "--target", "my.snf", "--gpu", "b200", "--json"))
+        assert code == 0
+        assert document["total_us"] <= known
+        if all(task["reused"] for task in document["tasks"]):
+            break
     assert all(task["reused"] for task in document["tasks"])
-    assert {t["kernel"] for t in document["tasks"]} == {t["kernel"] for t in runs[0][1]["tasks"]}
     after = counts(folder)
     for table in ("tasks", "candidates", "evaluations", "measurements"):
         assert after[table] == before[table], table
     assert after["runs"] == before["runs"] + 1
+    assert after["attempts"] > before["attempts"]
 
 
 def test_the_knowledge_base_shows_it_all(
