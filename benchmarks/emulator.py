@@ -4,7 +4,7 @@ Prints one JSON line a case: emulated seconds, with and without sanitizer, torch
 The reference runs the kernel's own tiling (k loop over batched tiles, online softmax over batched tiles), with all
 tiles of the grid in one torch call, on float32 copies made beforehand; times are the best of several repetitions.
 
-    python benchmarks/emulator.py [--repeat 5] [--threads 2]
+    python benchmarks/emulator.py [--repeat 9] [--threads 2]
 """
 
 from __future__ import annotations
@@ -100,24 +100,23 @@ def straight_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, tq: int, t
     return out
 
 
-def best(function: Callable[[], object], repeat: int) -> float:
-    """Seconds of the fastest of ``repeat`` calls after one to warm up."""
-    function()
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def best(functions: list[Callable[[], object]], repeat: int) -> list[float]:
+    """Seconds of the fastest of ``repeat`` calls of each function, in turns so that all meet the same neighbours."""
+    times: list[list[float]] = [[] for _ in functions]
+    for turn in range(repeat + 1):
+        for function, seconds in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            if turn:  # the first turn warms up: export, caches, threads
+                seconds.append(time.perf_counter() - start)
+    return [min(seconds) for seconds in times]
 
 
 def report(
     case: str, emulate: Callable[[Sanitizer | None], object], straight: Callable[[], Tensor], got: Tensor, repeat: int
 ) -> None:
     """Times a case, checks that both ways agree, prints the line."""
-    seconds = best(lambda: emulate(None), repeat)
-    sanitized = best(lambda: emulate(Sanitizer()), repeat)
-    reference = best(straight, repeat)
+    seconds, sanitized, reference = best([lambda: emulate(None), lambda: emulate(Sanitizer()), straight], repeat)
     error = (got.float() - straight().reshape(got.shape)).abs().max().item()
     line = {
         "case": case, "emulated_s": round(seconds, 4), "sanitized_s": round(sanitized, 4),
@@ -130,7 +129,7 @@ def report(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -21,8 +21,9 @@ from .promises import PassedArray
 from .sanitizer import Finding, Sanitizer
 from .text import parse
 
-# Lanes times elements of the largest tile: a megabyte of float32, so that a few values of a batch stay in the cache.
-BATCH_ELEMENTS = 1 << 18
+# Lanes times elements of the largest tile: two megabytes of float32.  Larger batches fall out of the cache, smaller
+# ones pay for the interpreter (benchmarks/emulator.py).
+BATCH_ELEMENTS = 1 << 19
 MAX_ITERATIONS = 50_000_000
 
 

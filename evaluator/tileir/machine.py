@@ -133,9 +133,18 @@ def take(value: Any, index: Tensor) -> Any:
     """A value's lanes at ``index``; uniform values and tokens stay as they are."""
     if value is None:
         return None
-    if isinstance(value, Tensor):
-        return value if value.shape[0] == 1 else value.index_select(0, index)
-    return value.take(index)
+    if not isinstance(value, Tensor):
+        return value.take(index)
+    if value.shape[0] == 1:
+        return value
+    if 0 not in value.stride():
+        return value.index_select(0, index)
+    # Broadcast along some dimensions: those stay views, only what is there is copied.
+    small = value
+    for axis, stride in enumerate(value.stride()):
+        if axis and stride == 0:
+            small = small.narrow(axis, 0, 1)
+    return small.index_select(0, index).expand(len(index), *value.shape[1:])
 
 
 Step = Callable[[Frame], None]
