@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from kernels_generated.runtime.expr import evaluate
 from knowledge_base.chips import Chip
 
+from .primitives import Prim
 from .schedule import Group
 
 Axes = dict[str, list[int]]
@@ -22,7 +23,7 @@ ROW_TILE = 2048
 # sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync with less shared memory.
 _MMA: dict[str, Axes] = {
     "sm_90": {
-        "TM": [128, 64], "TN": [128, 256, 64], "TK": [64, 32, 128], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0],
+        "TM": [128, 64], "TN": [128, 256, 64], "TK": [64, 32, 128], "GROUP": [8, 4, 16], "PERSISTENT": [0, 1],
         "occupancy": [1, 2], "num_worker_warps": [4, 8],
     },
     "sm_100": {
@@ -31,6 +32,7 @@ _MMA: dict[str, Axes] = {
     },
     "sm_120": {
         "TM": [128, 64], "TN": [128, 64], "TK": [64, 32], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0], "occupancy": [1, 2],
+        "num_worker_warps": [8, 4],
     },
 }  # fmt: skip
 # float32 without tensor cores: an accumulator of 64 by 64 leaves registers for the operands.
@@ -38,6 +40,7 @@ _FMA: Axes = {
     "TM": [64, 32, 128], "TN": [64, 32, 128], "TK": [32, 16], "GROUP": [8], "PERSISTENT": [1, 0], "occupancy": [1, 2],
 }  # fmt: skip
 _ATTENTION: Axes = {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}
+_ATTENTION_120: Axes = {"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}
 _ATTENTION_WIDE: Axes = {"TM": [64, 32], "TN": [32, 64], "occupancy": [1, 2]}
 _ATTENTION_FMA: Axes = {"TM": [32, 16, 64], "TN": [32, 16, 64], "occupancy": [1, 2]}
 
@@ -65,15 +68,35 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         assert group.rows is not None and group.columns is not None and group.inner is not None
         base = _MMA.get(family(chip), _MMA["sm_120"]) if _on_tensor_cores(group, tf32) else _FMA
         lengths = {"TM": group.rows.extent, "TN": group.columns.extent, "TK": group.inner.extent}
-        return {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
+        axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
+        if _reads_matrix(group):  # beside a wide accumulator it spills where tiles can't be loaded as a block
+            axes["TN"].sort(key=lambda tn: tn != 64)
+        return axes
     if group.kind == "attention":
         assert group.inner is not None and group.columns is not None
         width = max(evaluate(group.inner.extent, sizes), evaluate(group.columns.extent, sizes))
-        base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else _ATTENTION if width <= 64 else _ATTENTION_WIDE
+        narrow = _ATTENTION_120 if family(chip) == "sm_120" else _ATTENTION
+        base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else narrow if width <= 64 else _ATTENTION_WIDE
         return {n: list(v) for n, v in base.items()}
     if group.columns is None:
         return {"CHUNK": [1024], "occupancy": [1]}
     return _elementwise(group, sizes)
+
+
+def _reads_matrix(group: Group) -> bool:
+    """Whether the epilogue reads something as large as the result (a residual)."""
+    shape = group.anchors[0].shape
+    seen: set[Prim] = set(group.anchors)
+    todo = [s.value for s in group.stores]
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op == "leaf" and v.shape[-2:] == shape[-2:]:
+            return True
+        todo += v.args
+    return False
 
 
 def _on_tensor_cores(group: Group, tf32: bool) -> bool:

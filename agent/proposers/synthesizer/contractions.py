@@ -26,9 +26,9 @@ def _operand_dtype(operands: Sequence[Prim]) -> str:
     return "f64"  # integers: exact up to 2^53
 
 
-def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str, tf32: bool) -> str:
+def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str, tf32: bool, hint: str = "") -> str:
     """The operand's tile as mma takes it; padding is zero on every side."""
-    tile = writer.emit(value, at, frame, raw=True)
+    tile = writer.emit(value, at, frame, raw=True, hint=hint)
     text = writer.convert(tile, dtype)
     if not tile.zero or tile.axes != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
         inside = [
@@ -41,9 +41,10 @@ def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str
 
 
 def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
-    """Output tiles in groups of GROUP rows of tiles, so that blocks that run together share operands in the L2 cache."""
+    """One output tile; the kernel is made of it by :mod:`.source`, for one tile a block or for several."""
     rows, columns, inner = group.rows, group.columns, group.inner
     assert rows is not None and columns is not None and inner is not None
+    writer.reserve()
     anchor = group.anchors[0]
     a, b = anchor.args
     tm, tn, tk = (writer.constant(str(x.tile)) for x in (rows, columns, inner))
@@ -53,30 +54,25 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {tm})")
     writer.line(f"column_tiles = ct.cdiv({writer.expr(columns.extent)}, {tn})")
     batch = product([x.extent for x in group.grid])
-    count = "row_tiles * column_tiles" + (f" * {writer.names.factor(batch)}" if group.grid else "")
-    for x in group.grid:
-        writer.expr(x.extent)
-    with writer.block(f"for tile in range(ct.bid(0), {count}, ct.num_blocks(0)):", rows, columns, *group.grid):
-        if group.grid:
-            writer.line("place = tile % (row_tiles * column_tiles)")
-            grid_axes(writer, group.grid, "(tile // (row_tiles * column_tiles))")
-        place = "place" if group.grid else "tile"
-        writer.comment("GROUP rows of tiles are walked column by column.")
-        writer.line(f"first = {place} // ({group_size} * column_tiles) * {group_size}")
-        writer.line(f"height = min(row_tiles - first, {group_size})")
-        writer.line(f"i = first + {place} % ({group_size} * column_tiles) % height")
-        writer.line(f"j = {place} % ({group_size} * column_tiles) // height")
-        writer.line(f"acc = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
-        out_at = group_at(group)
-        a_at = (*broadcast_at(out_at[:-2], a.shape[:-2]), out_at[-2], along(inner))
-        b_at = (*broadcast_at(out_at[:-2], b.shape[:-2]), along(inner), out_at[-1])
-        with writer.block(f"for k in range(ct.cdiv({writer.expr(inner.extent)}, {tk})):", inner):
-            left = _operand(writer, a, a_at, (rows, inner), dtype, tf32)
-            right = _operand(writer, b, b_at, (inner, columns), dtype, tf32)
-            writer.line(f"acc = ct.mma({left}, {right}, acc)")
-        depth = len(writer.scopes) - 1
-        writer.define(anchor, Tile("acc", acc_dtype, frozenset((rows, columns)), depth))
-        store_all(writer, group, (rows, columns))
+    if group.grid:
+        writer.line("place = tile % (row_tiles * column_tiles)")
+        grid_axes(writer, group.grid, "(tile // (row_tiles * column_tiles))")
+    place = "place" if group.grid else "tile"
+    writer.comment("GROUP rows of tiles are walked column by column: neighbours share operands in the L2 cache.")
+    writer.line(f"first = {place} // ({group_size} * column_tiles) * {group_size}")
+    writer.line(f"height = min(row_tiles - first, {group_size})")
+    writer.line(f"i = first + {place} % ({group_size} * column_tiles) % height")
+    writer.line(f"j = {place} % ({group_size} * column_tiles) // height")
+    writer.line(f"acc = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
+    out_at = group_at(group)
+    a_at = (*broadcast_at(out_at[:-2], a.shape[:-2]), out_at[-2], along(inner))
+    b_at = (*broadcast_at(out_at[:-2], b.shape[:-2]), along(inner), out_at[-1])
+    with writer.block(f"for step in range(ct.cdiv({writer.expr(inner.extent)}, {tk})):", inner):
+        left = _operand(writer, a, a_at, (rows, inner), dtype, tf32)
+        right = _operand(writer, b, b_at, (inner, columns), dtype, tf32)
+        writer.line(f"acc = ct.mma({left}, {right}, acc)")
+    writer.define(anchor, Tile("acc", acc_dtype, frozenset((rows, columns))))
+    store_all(writer, group, (rows, columns))
     size = writer.names.size
     tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
     tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
@@ -88,7 +84,7 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
     hints = ("occupancy", "num_ctas", "num_worker_warps")
     sizes = [x.extent for x in (rows, columns, *group.grid)]
-    return Kernel(writer, doc, ("blocks",), hints, setup, sizes)
+    return Kernel(writer, doc, ("blocks",), hints, setup, sizes, persistent=True)
 
 
 def group_at(group: Group) -> At:
@@ -148,6 +144,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     rows, columns, depth, keys = group.rows, group.columns, group.inner, group.keys
     assert rows is not None and columns is not None and depth is not None and keys is not None
     assert group.scores is not None and group.product is not None
+    writer.reserve()
     anchor, qk = group.anchors[0], group.product
     q, k = qk.args
     values = anchor.args[1]
@@ -173,7 +170,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     for axis in (depth, columns):
         writer.axis_depth[axis] = 0
     q_at = (*broadcast_at(qk_batch, q.shape[:-2]), along(rows), along(depth))
-    q_text = _operand(writer, q, q_at, q_frame, dtype, tf32)
+    q_text = _operand(writer, q, q_at, q_frame, dtype, tf32, "q")
     work = writer.float_dtype
     factor = _factor(writer, scale, q_frame)
     f = CT_DTYPES[work]
@@ -194,7 +191,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     v_at = (*broadcast_at(batch, values.shape[:-2]), along(keys), along(columns))
 
     def step(masked: bool) -> None:
-        k_text = _operand(writer, k, k_at, (depth, keys), dtype, tf32)
+        k_text = _operand(writer, k, k_at, (depth, keys), dtype, tf32, "k")
         writer.line(f"qk = ct.mma({q_text}, {k_text}, ct.full(({tm}, {tn}), 0, {f}))")
         writer.define(qk, Tile("qk", work, frozenset((rows, keys)), len(writer.scopes) - 1))
         if scale is None:
@@ -206,7 +203,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
             text = "qk"
         if masked:
             column = writer.numbers(keys, s_frame).text
-            tests = [] if keys.exact else [f"({column} < {keys_n})"]
+            tests: list[str] = [] if keys.exact else [f"({column} < {keys_n})"]
             if causal:
                 tests.append(f"({column} <= {writer.numbers(rows, s_frame).text}{reach})")
             writer.line(f"s = ct.where({' & '.join(tests)}, {text}, -INF)")
@@ -217,7 +214,7 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
         writer.line(f"p = ct.exp2(({text} - base) * {factor})")
         writer.line(f"fade = ct.exp2((top - base) * {factor})")
         writer.line("total = total * fade + ct.sum(p, axis=1, keepdims=True)")
-        v_text = _operand(writer, values, v_at, (keys, columns), value_dtype, tf32)
+        v_text = _operand(writer, values, v_at, (keys, columns), value_dtype, tf32, "v")
         p_text = "p" if value_dtype == work else f"p.astype({CT_DTYPES[value_dtype]})"
         if tf32 and value_dtype == "f32":
             p_text = "p.astype(ct.tfloat32)"

@@ -33,6 +33,7 @@ class Kernel:
     grid: up to three entries as Python text over dimensions and tile constants; ``sizes`` are the dimensions in it.
     hints: which launch parameters go to ``replace_hints``.
     setup: lines of ``launch`` just before the launch; setup_constants: those that compute tile constants from sizes.
+    persistent: the body computes tile number ``tile`` of ``tiles``; a block computes one or walks through several.
     """
 
     writer: KernelWriter
@@ -42,6 +43,7 @@ class Kernel:
     setup: list[str] = field(default_factory=list)
     sizes: list[Expr] = field(default_factory=list)
     setup_constants: list[str] = field(default_factory=list)
+    persistent: bool = False
 
     @property
     def name(self) -> str:

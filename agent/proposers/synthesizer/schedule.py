@@ -359,7 +359,7 @@ class _Scheduler:
         group = self._new("matmul")
         axes = _axes(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = _roles(axes)
-        group.inner = Axis("k", a.shape[-1], "TK", self.exact, "inner")
+        group.inner = Axis("step", a.shape[-1], "TK", self.exact, "inner")
         node = self._again(v, [a, b])
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
@@ -466,7 +466,7 @@ def _axes(
         elif order == 1:
             axes[p] = Axis("i", sizes[p], tiles[0], exact and sizes[p] != 1, "rows")
         else:
-            axes[p] = Axis(f"b{order - 2}" if len(kept) > 3 else "b", sizes[p], None)
+            axes[p] = Axis(f"batch{order - 2}" if len(kept) > 3 else "batch", sizes[p], None)
     return axes
 
 

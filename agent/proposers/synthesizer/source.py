@@ -14,10 +14,11 @@ from knowledge_base.snf.task import Task
 from .arithmetic import HELPERS, TORCH_DTYPES
 from .kernels import Kernel
 from .schedule import Workspace
-from .writer import INDENT, RESERVED, Names, Parameter
+from .writer import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
 
 # Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to replace_hints.
 CONSTANTS = ("TM", "TN", "TK", "TD", "TE", "GROUP", "ROWS", "CHUNK")
+KINDS = ("map", "rows", "matmul", "attention")
 HINTS = ("occupancy", "num_ctas", "num_worker_warps")
 
 
@@ -46,7 +47,7 @@ class File:
 
 def make_names(task: Task) -> Names:
     """Python names for the task's tensors and dimensions that clash with nothing in the file."""
-    taken = set(RESERVED)
+    taken = {*RESERVED, *OWN_VARIABLES, *(f"{k}_{part}" for k in KINDS for part in ("kernel", "tile"))}
 
     def pick(wanted: str) -> str:
         base = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted)
@@ -121,17 +122,30 @@ def _kernel_dims(kernel: Kernel) -> tuple[dict[str, str], list[str]]:
 def _kernel_text(kernel: Kernel, names: Names) -> str:
     writer = kernel.writer
     found, passed = _kernel_dims(kernel)
-    arguments = [
-        *(p.name for p in writer.parameters.values()),
-        *(names.dims[d] for d in passed),
-        *(f"{c}: ct.Constant[int]" for c in sorted(writer.constants, key=CONSTANTS.index)),
-    ]
-    header = f"def {kernel.name}({', '.join(arguments)}):"
-    if len(header) > 110:
-        header = f"def {kernel.name}(\n{INDENT}{', '.join(arguments)},\n):"
-    lines = ["", "@ct.kernel", header, f'{INDENT}"""{kernel.doc}"""']
-    lines += [f"{INDENT}{names.dims[d]} = {text}" for d, text in found.items()]
-    return "\n".join([*lines, *_tidy(writer.body()), ""])
+    runtime = [*(p.name for p in writer.parameters.values()), *(names.dims[d] for d in passed)]
+    constants = sorted(writer.constants, key=CONSTANTS.index)
+    body = [f"{INDENT}{names.dims[d]} = {text}" for d, text in found.items()] + _tidy(writer.body())
+    doc = f'{INDENT}"""{kernel.doc}"""'
+    if not kernel.persistent:
+        header = _header(kernel.name, [*runtime, *(f"{c}: ct.Constant[int]" for c in constants)])
+        return "\n".join(["", "@ct.kernel", *header, doc, *body, ""])
+    given = [*runtime, *constants]
+    tile = f"{kernel.name.replace('_kernel', '_tile', 1)}"
+    header = _header(kernel.name, [*runtime, "tiles", *(f"{c}: ct.Constant[int]" for c in (*constants, "PERSISTENT"))])
+    return "\n".join([
+        "", *_header(tile, ["tile", *given]), doc, *body, "", "",
+        "@ct.kernel", *header, f'{INDENT}"""Tiles of the result: one a block, or PERSISTENT blocks that take every n-th."""',
+        f"{INDENT}if PERSISTENT:",
+        f"{INDENT * 2}for tile in range(ct.bid(0), tiles, ct.num_blocks(0)):",
+        f"{INDENT * 3}{tile}(tile, {', '.join(given)})",
+        f"{INDENT}else:",
+        f"{INDENT * 2}{tile}(ct.bid(0), {', '.join(given)})", "",
+    ])  # fmt: skip
+
+
+def _header(name: str, arguments: Sequence[str]) -> list[str]:
+    header = f"def {name}({', '.join(arguments)}):"
+    return [header] if len(header) <= 110 else [f"def {name}(", f"{INDENT}{', '.join(arguments)},", "):"]
 
 
 def _tidy(lines: Sequence[str]) -> list[str]:
@@ -237,7 +251,9 @@ def _launch_kernel(kernel: Kernel, file: File, natural: Mapping[str, Sequence[Ex
     hints = [h for h in HINTS if h in kernel.hints and h in file.axes]
     replaced = f".replace_hints({', '.join(f'{h}={h}' for h in hints)})" if hints else ""
     arrays = [_view(p, natural[p.buffer], names) for p in writer.parameters.values()]
-    arguments = [*arrays, *(names.dims[d] for d in _kernel_dims(kernel)[1]), *sorted(writer.constants, key=CONSTANTS.index)]
+    arguments = [*arrays, *(names.dims[d] for d in _kernel_dims(kernel)[1])]
+    arguments += ["tiles"] * kernel.persistent + sorted(writer.constants, key=CONSTANTS.index)
+    arguments += ["PERSISTENT"] * kernel.persistent
     grid = f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})"
     given = f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
     lines = [*kernel.setup, f"grid = {grid}"]

@@ -6,6 +6,7 @@ is computed once per loop.  It knows nothing of anchors: their results are put i
 
 from __future__ import annotations
 
+import builtins
 import keyword
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,9 +36,14 @@ from .primitives import ELEMENTWISE, VIEWS, Prim, work_dtype
 
 INDENT = "    "
 RESERVED = frozenset(
-    (*keyword.kwlist, "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch", "occupancy", "num_ctas",
-     "num_worker_warps", "GROUP", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK", "min", "max", "range", "sum", "grid",
-     "i", "j", "k", "b", "acc", *HELPERS)
+    (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch", "occupancy",
+     "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK", "grid", "blocks",
+     "tiles", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
+)  # fmt: skip
+# Variables that contractions' bodies have for themselves.
+OWN_VARIABLES = frozenset(
+    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "top", "total", "factor", "base", "p",
+     "fade", "s", "qk", "out", "whole", "new_top", "valid")
 )  # fmt: skip
 
 
@@ -118,6 +124,10 @@ class KernelWriter:
         self._used: set[str] = set(RESERVED) | set(names.buffers.values()) | set(names.dims.values())
 
     # ------------------------------------------------------------------------------------------ text
+
+    def reserve(self) -> None:
+        """Keeps the variables of a contraction's body free."""
+        self._used |= OWN_VARIABLES
 
     def line(self, text: str = "", depth: int | None = None) -> None:
         scope = self.scopes[-1 if depth is None else depth]
