@@ -187,22 +187,31 @@ def load_program(bytecode: bytes) -> Program | Verdict:
     except Unsupported as error:
         where = getattr(getattr(error, "location", None), "line", None)
         return _verdict(Status.UNSUPPORTED, "emulator-lacks-op", str(error), line=where)
+    except _DisassemblerRefused as refused:
+        return _verdict(Status.COMPILE_ERROR, "", str(refused), line=refused.line)  # the error table knows the class
     except InvalidTileIR as error:
         return _verdict(Status.COMPILE_ERROR, "ir-verification", str(error))
+
+
+class _DisassemblerRefused(Exception):
+    def __init__(self, message: str, line: int | None):
+        super().__init__(message)
+        self.line = line
 
 
 def _confined_disassemble(bytecode: bytes) -> str:
     """tileirdisasm reads bytes that a candidate made: cleared environment, own folder, limits."""
     from evaluator import confine
-    from evaluator.tileir import InvalidTileIR
+    from evaluator.compile.assemble import clean
     from evaluator.toolchain import find
 
     limits = confine.Limits(wall_s=DISASSEMBLER_SECONDS, cpu_s=int(DISASSEMBLER_SECONDS), memory_bytes=4 << 30)
     argv = [str(find("tileirdisasm")), "-g", "k.tileir"]
     done = confine.run(argv, limits=limits, files={"k.tileir": bytecode})
     if done.breach or done.returncode:
-        said = done.stderr_tail.decode(errors="replace").strip()[-600:] or done.breach or f"exit code {done.returncode}"
-        raise InvalidTileIR(f"the disassembler failed to verify the module: {said}")
+        said, line = clean(done.stderr_tail.decode(errors="replace"))
+        said = said or done.breach or f"exit code {done.returncode}"
+        raise _DisassemblerRefused(f"the kernel's Tile IR failed to verify: {said}", line)
     return done.stdout.decode(errors="replace")
 
 

@@ -17,7 +17,7 @@ from evaluator.cover import dims, text
 from evaluator.execute import POISON_A, POISON_B, Poison, execute, poisoned
 from evaluator.inputs import CONSTANT_INPUTS, distributions
 from evaluator.judge import EMULATION_SECONDS, Judgement, Progress, Rejected, accept, finished, one_thread, wrong
-from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements
+from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
 from kernels_generated.runtime.expr import evaluate, substitute
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.graph import shape_at
@@ -232,6 +232,17 @@ def _as_task(decomposition: Decomposition) -> Task:
     return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(constraints)))
 
 
+def _grown(whole: Task, row: Sizes, free: Sequence[str]) -> Sizes:
+    """``row`` with its shortest free dimensions lengthened until outputs have ELEMENTS elements."""
+    while free and output_elements(whole, row) < ELEMENTS:
+        shortest = min(free, key=lambda name: row[name])
+        longer = row | {shortest: 2 * row[shortest] + 1}
+        if work(whole.graph, longer) > MAX_WORK:
+            break
+        row = longer
+    return row
+
+
 def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
     """Two sizes: the longest dimensions past a tile, listed ones as sampled; and primes with another listed value."""
     rng = random.Random(seed)
@@ -243,6 +254,8 @@ def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
     for primes, longer, pick in (((2, 3), long, 0), ((2, 3, 5, 7), {}, rng.randrange(8))):
         row = {name: rng.choice(primes) for name in whole.sizes} | longer
         row |= {name: values[pick % len(values)] for name, values in listed.items()}
+        if longer:
+            row = _grown(whole, row, free)
         fitted = fit(whole, row, keep, MAX_WORK)
         if fitted is not None and fitted not in rows:
             rows.append(fitted)

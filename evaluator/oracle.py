@@ -100,8 +100,10 @@ class Oracle:
                     self._send(q)
                 if not waiting:
                     return
-                answer = self._receive(waiting)
-                waiting.popleft()
+                try:
+                    answer = self._receive(waiting)
+                finally:
+                    waiting.popleft()  # answered, even if by an error
                 yield answer
         finally:
             self._stale += len(waiting)

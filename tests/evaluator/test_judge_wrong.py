@@ -58,6 +58,7 @@ class Wrong:
         return out
 
 
+ROW = "ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO)"
 BIAS = "    acc = acc + bias.astype(ct.float32)[None, :]\n"
 WRONG = {
     "the bias is missing": Wrong("linear", ((BIAS, ""),), "wrong", "bias-missing"),
@@ -134,8 +135,8 @@ WRONG = {
         "layernorm",
         (
             (
-                "part = ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32) - mean\n        inside",
-                "part = ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.bfloat16)\n        inside",
+                f"part = {ROW}.astype(ct.float32) - mean\n        inside",
+                f"part = {ROW}.astype(ct.bfloat16)\n        inside",
             ),
             ("ct.where(inside, part * part, 0.0)", "ct.where(inside, (part * part).astype(ct.float32), 0.0)"),
             ("keepdims=True) / n + 1e-5", "keepdims=True) / n - mean * mean + 1e-5"),
@@ -164,8 +165,8 @@ WRONG = {
         "softmax",
         (
             (
-                "best = ct.load(top, (row,), (1,))[:, None]\n    total",
-                "best = ct.load(top, (row,), (1,))[:, None]\n    ct.store(top, (0,), ct.full((1,), 0.0, ct.float32))\n    total",
+                "[:, None]\n    total",
+                "[:, None]\n    ct.store(top, (0,), ct.full((1,), 0.0, ct.float32))\n    total",
             ),
         ),
         "unsafe",
@@ -191,7 +192,8 @@ WRONG = {
         (
             (
                 "    ct.store(y",
-                "    hit = (ct.arange(TM, dtype=ct.int32)[:, None] == 3) & (ct.arange(TN, dtype=ct.int32)[None, :] == 5)\n"
+                "    row, column = ct.arange(TM, dtype=ct.int32)[:, None], ct.arange(TN, dtype=ct.int32)[None, :]\n"
+                "    hit = (row == 3) & (column == 5)\n"
                 "    left = ct.where(hit & (i == 0) & (j == 0), left + 0.5, left)\n    ct.store(y",
             ),
         ),
@@ -233,7 +235,7 @@ WRONG = {
         (
             (
                 "(left + right)",
-                "(left + right + 0.0 * ct.load(y, (i, j), (TM, TN)).astype(ct.float32) + ct.load(y, (i, j), (TM, TN)).astype(ct.float32))",
+                "(left + right + ct.load(y, (i, j), (TM, TN)).astype(ct.float32))",
             ),
         ),
         "unsafe",
