@@ -38,7 +38,7 @@ class Context:
     evaluator: str
     seed: int
     rounds: int
-    jobs: int
+    jobs: int  # assemblers at once, for one task
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None

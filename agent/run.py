@@ -168,7 +168,7 @@ def _context(
         evaluator=evaluator_version(),
         seed=options.seed,
         rounds=options.rounds,
-        jobs=jobs,
+        jobs=max(1, cores() // jobs),
         search_seconds=SEARCH_SECONDS * jobs,
         progress=progress,
         deadline=None if minutes is None else time.monotonic() + 60 * minutes,

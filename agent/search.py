@@ -186,8 +186,13 @@ class _Search:
         return good
 
     def go(self, traced: Sequence[Traced], warm: int) -> None:
-        """Prices, prunes, compiles and models; the first ``warm`` configurations go first."""
+        """Prices, prunes, compiles and models; the first ``warm`` configurations go first.
+
+        Of configurations that cost the same before they are compiled, the second waits for the first of the others:
+        what the price can't tell apart (an order of tiles) is rarely told apart by the cubin.
+        """
         priced: list[tuple[int, float, int, Traced]] = []
+        turns: dict[float, int] = {}
         for i, one in enumerate(traced):
             why = self.refused(one) or self.too_large(one)
             if isinstance(why, Verdict):
@@ -195,7 +200,9 @@ class _Search:
             elif why:
                 self.decide(Row(one.axes, "pruned", why, kernels=one.plan.kernels, traced=one))
             else:
-                priced.append((0 if i < warm else 1, self.ideal(one), i, one))
+                price = self.ideal(one)
+                turns[price] = turns.get(price, 0) + 1
+                priced.append((0 if i < warm else turns[price], price, i, one))
         priced.sort(key=lambda p: p[:3])
         while priced:
             chunk: list[Traced] = []

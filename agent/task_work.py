@@ -28,6 +28,7 @@ from .summary import TaskResult
 if TYPE_CHECKING:
     from evaluator.judge import Judgement
 
+LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
@@ -47,6 +48,7 @@ class TaskWork:
         self.feedback: list[Verdict] = []
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
+        self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
         self.general: Judged | None = None  # when done: the kernel that serves every size
         self.done = 0.0  # share of the task's work, for the bar
 
@@ -111,6 +113,7 @@ class TaskWork:
             rows = self.search(candidate, seconds)
             context.store.record(candidate, rows, run=context.run, move="search")
         ranked = rank(candidate, rows)
+        self.promising += [dict(row.configuration) for row in ranked.rows[:1]]
         if not ranked.rows and ranked.refused is not None:
             self.reject(candidate, ranked.refused)
         return ranked
@@ -125,12 +128,14 @@ class TaskWork:
             self.say(self.done, f"searching {done}/{expected}")
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
+        first = [*self.promising, *(dict(k.evaluation.configuration) for k in known)]
         found = search(
             candidate.source,
             self.task,
             context.chip,
             jobs=context.jobs,
-            first=[dict(k.evaluation.configuration) for k in known],
+            limit=LOOKED_AT,
+            first=first,
             seconds=seconds,
             progress=progress,
         )
