@@ -19,7 +19,7 @@ from knowledge_base.snf.task import Task
 Sizes = dict[str, int]
 
 ELEMENTS = 16_384  # DESIGN: errors are pooled over at least this many elements
-MAX_WORK = 20_000_000  # multiply-adds and elements of one judged size: some 20 ms of a CPU core
+MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
@@ -186,10 +186,10 @@ def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK) -> S
         if not free:
             return fitted
         longest = max(free, key=lambda d: free[d])
-        # the second longest is cut first where that is enough: the longest is usually why the row exists
-        others = sorted((v, d) for d, v in free.items() if d != longest and v > 16)
+        # the others are cut first: the longest is usually why the row exists
+        others = sorted((v, d) for d, v in free.items() if d != longest and v > 2)
         victim = others[-1][1] if others else longest
-        fitted = _satisfy(task, fitted | {victim: (fitted[victim] // 2) | 1})
+        fitted = _satisfy(task, fitted | {victim: fitted[victim] // 2 | (fitted[victim] > 7)})
     return fitted
 
 

@@ -248,6 +248,9 @@ WRONG = {
         "",
     ),
     "nothing is written": Wrong("gelu", (("    ct.store(y, (i, j), ", "    t = ("),), "unsafe", "output-not-written"),
+    "the grid has a million blocks": Wrong(
+        "gelu", (("(ct.cdiv(x.shape[0], TM), ", "(1 << 20, "),), "invalid", "too-many-blocks"
+    ),
     "a tile is no power of two": Wrong(
         "gelu", (('"TN": [64]', '"TN": [48]'), ("TN=64", "TN=48")), "build-error", "tile-not-power-of-two"
     ),
