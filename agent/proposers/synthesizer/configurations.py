@@ -31,8 +31,8 @@ _MMA: dict[str, Axes] = {
         "occupancy": [1, 2], "num_ctas": [1, 2],
     },
     "sm_120": {
-        "TM": [128, 64], "TN": [128, 64], "TK": [64, 32], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0], "occupancy": [1, 2],
-        "num_worker_warps": [8, 4],
+        "TM": [128, 64], "TN": [128, 64], "TK": [64, 32], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0],
+        "occupancy": [1, 2], "num_worker_warps": [8, 4],
     },
 }  # fmt: skip
 # float32 without tensor cores: an accumulator of 64 by 64 leaves registers for the operands.
@@ -65,7 +65,9 @@ def family(chip: Chip | None) -> str:
 
 def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: bool) -> Axes:
     if group.kind == "matmul":
-        assert group.rows is not None and group.columns is not None and group.inner is not None
+        assert group.rows is not None
+        assert group.columns is not None
+        assert group.inner is not None
         base = _MMA.get(family(chip), _MMA["sm_120"]) if _on_tensor_cores(group, tf32) else _FMA
         lengths = {"TM": group.rows.extent, "TN": group.columns.extent, "TK": group.inner.extent}
         axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
@@ -73,7 +75,8 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
             axes["TN"].sort(key=lambda tn: tn != 64)
         return axes
     if group.kind == "attention":
-        assert group.inner is not None and group.columns is not None
+        assert group.inner is not None
+        assert group.columns is not None
         width = max(evaluate(group.inner.extent, sizes), evaluate(group.columns.extent, sizes))
         narrow = _ATTENTION_120 if family(chip) == "sm_120" else _ATTENTION
         base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else narrow if width <= 64 else _ATTENTION_WIDE

@@ -43,7 +43,9 @@ def _operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str
 def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     """One output tile; the kernel is made of it by :mod:`.source`, for one tile a block or for several."""
     rows, columns, inner = group.rows, group.columns, group.inner
-    assert rows is not None and columns is not None and inner is not None
+    assert rows is not None
+    assert columns is not None
+    assert inner is not None
     writer.reserve()
     anchor = group.anchors[0]
     a, b = anchor.args
@@ -142,8 +144,12 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et al., "FlashAttention" (2022).
     """
     rows, columns, depth, keys = group.rows, group.columns, group.inner, group.keys
-    assert rows is not None and columns is not None and depth is not None and keys is not None
-    assert group.scores is not None and group.product is not None
+    assert rows is not None
+    assert columns is not None
+    assert depth is not None
+    assert keys is not None
+    assert group.scores is not None
+    assert group.product is not None
     writer.reserve()
     anchor, qk = group.anchors[0], group.product
     q, k = qk.args
@@ -180,7 +186,11 @@ def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     if causal:
         seen = f"{keys_n} - {queries_n}" if keys_n != queries_n else ""
         reach = f" + {seen}" if seen else ""
-        writer.comment("Query t sees keys up to t" + (f" + {seen}" if seen else "") + "; the first row of the block sees the fewest.")
+        writer.comment(
+            "Query t sees keys up to t"
+            + (f" + {seen}" if seen else "")
+            + "; the first row of the block sees the fewest."
+        )
         writer.line(f"whole = max(min(i * {tm}{reach} + 1, {keys_n}), 0) // {tn}")
         writer.line(f"tiles = ct.cdiv(max(min((i + 1) * {tm}{reach}, {keys_n}), 0), {tn})")
     else:

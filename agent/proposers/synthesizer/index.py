@@ -1,8 +1,8 @@
 """Where an element lies: indices as linear forms over a kernel's axes, carried through views.
 
-An :class:`Index` is ``sum(coefficient * atom) + constant``; an atom is an axis of the kernel's iteration space, a quotient or a
-remainder, or a value loaded from memory (a token).  Views then need no copies: the index of each axis of the result becomes
-an index for each axis of the argument, and the loader sees at the leaf whether a tile load can serve it.
+An :class:`Index` is ``sum(coefficient * atom) + constant``; an atom is an axis of the kernel's iteration space, a
+quotient or a remainder, or a value loaded from memory (a token).  Views then need no copies: the index of each axis of
+the result becomes an index for each axis of the argument, and the loader sees at the leaf whether a tile load serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .primitives import Prim
 class Axis:
     """One axis of a kernel's iteration space.
 
-    index: the Python variable that counts its tiles, or its elements where ``tile`` is None; a literal in unrolled code.
+    index: the Python variable that counts its tiles, or its elements where ``tile`` is None; a literal if unrolled.
     tile: name of the constant (or a literal) that says how many elements a tile has; None for one element.
     exact: tiles never reach beyond the extent, so that nothing needs a mask.
     """
@@ -178,7 +178,7 @@ def _group(inner: Sequence[Expr], outer: Sequence[Expr]) -> tuple[int, int]:
 
 
 def shifted_axis(index: Index) -> tuple[Axis, Index] | None:
-    """(axis, start) if the index runs along one tiled axis with stride 1 from a start that is the same for a whole tile."""
+    """(axis, start) if the index runs along one tiled axis with stride 1, from one start for a whole tile."""
     tiled = [(atom, c) for atom, c in index.terms if any(a.tile is not None for a in Index(((atom, c),)).axes())]
     if len(tiled) != 1 or not isinstance(tiled[0][0], Axis) or tiled[0][1] != 1:
         return None

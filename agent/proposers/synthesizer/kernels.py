@@ -13,8 +13,11 @@ from .schedule import Group, Store
 from .writer import Frame, KernelWriter, Tile
 
 CT_IDENTITY = {
-    ("max", "f32"): "-INF", ("max", "f64"): "-INF", ("max", "i32"): "-2147483648", ("max", "i64"): "-9223372036854775808",
-}  # fmt: skip
+    ("max", "f32"): "-INF",
+    ("max", "f64"): "-INF",
+    ("max", "i32"): "-2147483648",
+    ("max", "i64"): "-9223372036854775808",
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,12 @@ def write_map(writer: KernelWriter, group: Group) -> Kernel:
         for store in group.stores:
             tile = writer.emit(store.value, (along(axis),), (axis,))
             writer.store(tile, (along(axis),), store.value, store.buffer, (axis,))
-        return Kernel(writer, "Elementwise over all elements as one long row.", (f"ct.cdiv({size(axis.extent)}, CHUNK)",), sizes=[axis.extent])
+        return Kernel(
+            writer,
+            "Elementwise over all elements as one long row.",
+            (f"ct.cdiv({size(axis.extent)}, CHUNK)",),
+            sizes=[axis.extent],
+        )
     rows, columns = group.rows, group.columns
     frame = tuple(a for a in (rows, columns) if a is not None)
     grid: list[str] = []
@@ -139,11 +147,14 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
             _store_wide(writer, wide, columns, part, frame)
     elif wide:
         writer.comment("The rows themselves.")
-        with writer.block(f"for j in range(ct.cdiv({writer.expr(columns.extent)}, {writer.constant('CHUNK')})):", columns):
+        with writer.block(
+            f"for j in range(ct.cdiv({writer.expr(columns.extent)}, {writer.constant('CHUNK')})):", columns
+        ):
             _store_wide(writer, wide, columns, columns, frame)
     doc = "Rows: every reduction over a row is one pass over its chunks, accumulated per column in float32."
     if parts:
-        doc = f"Rows of up to {sum(c.width for c in chunks or ())} elements, kept in registers from the first pass to the last."
+        width = sum(c.width for c in chunks or ())
+        doc = f"Rows of up to {width} elements, kept in registers from the first pass to the last."
     sizes = [a.extent for a in (rows, *group.grid) if a is not None]
     return Kernel(writer, doc, tuple(grid), sizes=sizes)
 
@@ -206,7 +217,9 @@ def _masked(writer: KernelWriter, anchor: Prim, tile: Tile, axis: Axis, frame: F
     largest = anchor.attr("kind") == "max"
     if axis.exact or (tile.zero and not largest and axis in tile.axes):
         return value
-    valid = writer.once(("valid", axis, frame), "valid", f"{writer.numbers(axis, frame).text} < {writer.expr(axis.extent)}")
+    valid = writer.once(
+        ("valid", axis, frame), "valid", f"{writer.numbers(axis, frame).text} < {writer.expr(axis.extent)}"
+    )
     neutral = CT_IDENTITY[("max", dtype)] if largest else ("0" if dtype in ("i32", "i64") else "0.0")
     return f"ct.where({valid}, {value}, {neutral})"
 
@@ -231,9 +244,7 @@ def _reduce_loop(writer: KernelWriter, group: Group, anchors: list[Prim], frame:
         _finish(writer, a, *names[a], frame, alone=group.rows is None)
 
 
-def _reduce_parts(
-    writer: KernelWriter, group: Group, anchors: list[Prim], frame: Frame, parts: list[Axis]
-) -> None:
+def _reduce_parts(writer: KernelWriter, group: Group, anchors: list[Prim], frame: Frame, parts: list[Axis]) -> None:
     columns = frame[1]
     alone = group.rows is None
     even = len({p.tile for p in parts}) == 1
@@ -254,4 +265,3 @@ def _reduce_parts(
         for piece in pieces[1:]:
             text = _combine(a, text, piece, dtype)
         _define(writer, a, (f"ct.{kind}({text}{where}{nan})" if even else f"({text})"), dtype, frame, alone)
-

@@ -1,12 +1,12 @@
 """A task's graph in few primitives, which is what the synthesizer schedules and prints.
 
-Norms, ``linear``, ``heads``, ``rope`` … are spelled out in elementwise ops, reductions, views and matmuls; scalars are folded;
-equal sub-expressions are one node.  Softmax stays whole, because attention is recognised by it;
+Norms, ``linear``, ``heads``, ``rope`` … are spelled out in elementwise ops, reductions, views and matmuls; scalars are
+folded; equal sub-expressions are one node.  Softmax stays whole, because attention is recognised by it;
 :meth:`Primitives.spell_out_softmax` does it later.
 
-Primitive ops: ``leaf[buffer]``, ``const[value]``, ``dim[expr]``, ``iota``, ``causal``, the elementwise ops of the op table, ``permute[perm]``,
-``select[axis, index]``, ``slice[axis, start]``, ``reshape``, ``reduce[kind, axis]`` (kind sum, mean or max; the axis is kept as
-one of length 1), ``softmax``, ``matmul``, ``gather``, ``concat[axis]``.
+Primitive ops: ``leaf[buffer]``, ``const[value]``, ``dim[expr]``, ``iota``, ``causal``, the elementwise ops of the op
+table, ``permute[perm]``, ``select[axis, index]``, ``slice[axis, start]``, ``reshape``, ``reduce[kind, axis]`` (kind
+sum, mean or max; the axis is kept as one of length 1), ``softmax``, ``matmul``, ``gather``, ``concat[axis]``.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Primitives:
 
     def __init__(self) -> None:
         self._made: dict[Any, Prim] = {}
-        # Steps inside one op of the graph (a norm's squares).  They are never stored: what is rounded in memory are values
-        # that the graph names, so that all parts of a norm see the same numbers.
+        # Steps inside one op of the graph (a norm's squares).  They are never stored: what is rounded in memory are
+        # values that the graph names, so that all parts of a norm see the same numbers.
         self.inner: set[Prim] = set()
 
     def make(

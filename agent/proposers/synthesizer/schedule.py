@@ -1,10 +1,10 @@
 """Which kernels a task becomes, and which values each of them computes.
 
 A kernel is built round an *anchor*: reductions over the last axis of one domain (``rows``), a matmul, an attention, or
-nothing (``map``).  A value that needs no anchor is *free*: whoever reads it computes it again from the buffers.  A value that
-depends on an anchor is *attached* to its group as long as its axes are those of the group; where that ends (another anchor
-follows, axes get mixed) it is stored in a workspace and is a buffer from there on.  So everything is covered, and what
-fuses is decided by the graph alone.
+nothing (``map``).  A value that needs no anchor is *free*: whoever reads it computes it again from the buffers.  A
+value that depends on an anchor is *attached* to its group as long as its axes are those of the group; where that ends
+(another anchor follows, axes get mixed) it is stored in a workspace and is a buffer from there on.  So everything is
+covered, and what fuses is decided by the graph alone.
 """
 
 from __future__ import annotations
@@ -301,9 +301,7 @@ class _Scheduler:
             return self._again(v, [self.buffered(a) for a in args])
         group = max(homes, key=lambda g: g.order)
         # values of other groups come through memory
-        args = [
-            a if a in self.attached and self.attached[a].group is group else self.buffered(a) for a in args
-        ]
+        args = [a if a in self.attached and self.attached[a].group is group else self.buffered(a) for a in args]
         place = self._unify(v, args)
         free = [a for a in args if a not in self.attached]
         if place is not None and all(self.latest(a) < group.order for a in free):
@@ -439,7 +437,7 @@ def _elementwise_above_matmul(root: Prim) -> list[Prim]:
 
     def look(x: Prim) -> bool:
         if x not in depends:
-            depends[x] = x.op == "matmul" or (x.op in ELEMENTWISE and any([look(a) for a in x.args]))
+            depends[x] = x.op == "matmul" or (x.op in ELEMENTWISE and max(map(look, x.args), default=False))
         return depends[x]
 
     look(root)
@@ -487,15 +485,11 @@ def _fit(group: Group, shape: Sequence[Expr]) -> At | None:
     """Where axes of these sizes lie in a rows group's domain; None if they are not its own."""
     domain = [a for a in (*group.grid, group.rows, group.columns) if a is not None]
     present = [s for s in shape[:-1] if s != 1] + [shape[-1]]
-    if len(domain) != len(present) or not all(
-        ops.same(a.extent, s)
-        for a, s in zip(domain, present, strict=True)
-    ):
+    if len(domain) != len(present) or not all(ops.same(a.extent, s) for a, s in zip(domain, present, strict=True)):
         return None
     axes = iter(domain)
     at = [ZERO if s == 1 else along(next(axes)) for s in shape[:-1]]
     return (*at, along(next(axes)))
-
 
 
 # ---------------------------------------------------------------------------------------------------- maps
@@ -509,7 +503,8 @@ def _see_flat(group: Group, exact: bool) -> None:
     shape = group.stores[0].value.shape
     below = set().union(*(_below(s.value) for s in group.stores))
     plain = all(
-        v.shape in (shape, ()) and (v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape))
+        v.shape in (shape, ())
+        and (v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape))
         for v in below
     )
     if plain and shape:

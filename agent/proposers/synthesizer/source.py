@@ -16,7 +16,8 @@ from .kernels import Kernel
 from .schedule import Workspace
 from .writer import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
 
-# Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to replace_hints.
+# Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to
+# replace_hints.
 CONSTANTS = ("TM", "TN", "TK", "TD", "TE", "GROUP", "ROWS", "CHUNK")
 KINDS = ("map", "rows", "matmul", "attention")
 HINTS = ("occupancy", "num_ctas", "num_worker_warps")
@@ -134,7 +135,7 @@ def _kernel_text(kernel: Kernel, names: Names) -> str:
     header = _header(kernel.name, [*runtime, "tiles", *(f"{c}: ct.Constant[int]" for c in (*constants, "PERSISTENT"))])
     return "\n".join([
         "", *_header(tile, ["tile", *given]), doc, *body, "", "",
-        "@ct.kernel", *header, f'{INDENT}"""Tiles of the result: one a block, or PERSISTENT blocks that take every n-th."""',
+        "@ct.kernel", *header, f'{INDENT}"""One tile a block, or PERSISTENT blocks that take every n-th tile."""',
         f"{INDENT}if PERSISTENT:",
         f"{INDENT * 2}for tile in range(ct.bid(0), tiles, ct.num_blocks(0)):",
         f"{INDENT * 3}{tile}(tile, {', '.join(given)})",
@@ -188,9 +189,7 @@ def _dim_lines(task: Task, tensors: Sequence[Tensor], names: Names, wanted: set[
     return lines
 
 
-def _solve(
-    tensors: Sequence[Tensor], names: Names, wanted: set[str], known: set[str]
-) -> tuple[str, str] | None:
+def _solve(tensors: Sequence[Tensor], names: Names, wanted: set[str], known: set[str]) -> tuple[str, str] | None:
     for t in tensors:
         for p, size in enumerate(t.shape):
             for dim in sorted(symbols(size) - known):
@@ -234,7 +233,8 @@ def _launch_text(file: File) -> str:
         wanted |= {d for s in shape for d in symbols(s)}
         text = f"({', '.join(names.size(s) for s in shape)}{',' if len(shape) == 1 else ''})"
         body.append(
-            f"{names.buffers[w.name]} = torch.empty({text}, dtype={TORCH_DTYPES[w.value.dtype]}, device={device}.device)"
+            f"{names.buffers[w.name]} = torch.empty({text}, "
+            f"dtype={TORCH_DTYPES[w.value.dtype]}, device={device}.device)"
         )
     for k in file.kernels:
         body += _launch_kernel(k, file, natural)

@@ -27,7 +27,10 @@ def variants(task: Task, chip: Chip | None) -> Iterator[tuple[str, str]]:
     rows = [g for g in plan.groups if g.kind == "rows"]
     chunks = {g: c for g in rows if (c := _chunks(g, task)) is not None}
     if chunks and len(chunks) == len(rows):
-        yield print_file(_file(task, chip, plan, names, chunks)), "rows of the sample's length, read once into registers"
+        yield (
+            print_file(_file(task, chip, plan, names, chunks)),
+            "rows of the sample's length, read once into registers",
+        )
     elif not rows:
         exact = _file(task, chip, _schedule(task, exact=True), names)
         if exact.refusals and all(_divides(r, exact, task) for r in exact.refusals):
@@ -46,7 +49,8 @@ def _file(
     float_dtype = "f64" if "f64" in dtypes else "f32"
     tf32 = task.precision == "tf32"
     kernels = [
-        _write(g, KernelWriter(_kernel_name(g, plan.groups), float_dtype, names), tf32, chunks or {}) for g in plan.groups
+        _write(g, KernelWriter(_kernel_name(g, plan.groups), float_dtype, names), tf32, chunks or {})
+        for g in plan.groups
     ]
     constants = [c for k in kernels for c in k.writer.constants]
     axes = configurations(plan.groups, constants, task.sizes, chip, tf32)
@@ -116,4 +120,3 @@ def _divides(refusal: Refusal, file: File, task: Task) -> bool:
     size = evaluate(refusal.sizes[0], task.sizes)
     tile = file.axes[refusal.tile][0] if refusal.tile in file.axes else power_of_two(size)
     return size % tile == 0
-

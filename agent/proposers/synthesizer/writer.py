@@ -1,7 +1,8 @@
 """Writes one kernel's body: values become lines of cuTile, each in the outermost loop in which it can stand.
 
-:meth:`KernelWriter.emit` turns a primitive at an index into a tile, recursively down to loads; the same value at the same place
-is computed once per loop.  It knows nothing of anchors: their results are put in by :meth:`KernelWriter.define`.
+:meth:`KernelWriter.emit` turns a primitive at an index into a tile, recursively down to loads; the same value at the
+same place is computed once per loop.  It knows nothing of anchors: their results are put in by
+:meth:`KernelWriter.define`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import keyword
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kernels_generated.runtime.expr import Expr, decide, show, substitute, symbols
 from knowledge_base.snf import ops
@@ -36,14 +38,14 @@ from .primitives import ELEMENTWISE, VIEWS, Prim, work_dtype
 
 INDENT = "    "
 RESERVED = frozenset(
-    (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch", "occupancy",
-     "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK", "grid", "blocks",
-     "tiles", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
+    (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch",
+     "occupancy", "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK",
+     "grid", "blocks", "tiles", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
 )  # fmt: skip
 # Variables that contractions' bodies have for themselves.
 OWN_VARIABLES = frozenset(
-    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "top", "total", "factor", "base", "p",
-     "fade", "s", "qk", "out", "whole", "new_top", "valid")
+    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "top", "total", "factor", "base",
+     "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
 )  # fmt: skip
 
 
@@ -97,8 +99,8 @@ class Parameter:
 
 # What a value without a name of its own is called after its op.
 NOUNS = {
-    "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "pow": "power", "abs": "size", "max": "top",
-    "neg": "minus", "square": "squared", "where": "chosen", "minimum": "least", "maximum": "most",
+    "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "pow": "power", "abs": "size",
+    "max": "top", "neg": "minus", "square": "squared", "where": "chosen", "minimum": "least", "maximum": "most",
 }  # fmt: skip
 
 
@@ -296,7 +298,9 @@ class KernelWriter:
 
     def _iota(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         number = self.index(at[0], frame)
-        return self._assign(key, value.name or "iota", self.convert(number, "i64"), Tile("", "i64", number.axes, number.depth))
+        return self._assign(
+            key, value.name or "iota", self.convert(number, "i64"), Tile("", "i64", number.axes, number.depth)
+        )
 
     def _causal(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         queries, keys = value.shape
@@ -320,7 +324,7 @@ class KernelWriter:
             parts.append((ends, self.emit(part, (*at[:axis], place, *at[axis + 1 :]), frame)))
             ends = ops.build("+", ends, part.shape[axis])
         text = self.convert(parts[-1][1], work)
-        for (_, tile), (start, _) in reversed(list(zip(parts[:-1], parts[1:], strict=True))):
+        for (_, tile), (start, _) in reversed(list(pairwise(parts))):
             text = f"ct.where({position.text} < {self.expr(start)}, {self.convert(tile, work)}, {text})"
         axes = position.axes.union(*(t.axes for _, t in parts))
         depth = max(position.depth, *(t.depth for _, t in parts))
