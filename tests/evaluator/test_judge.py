@@ -182,7 +182,8 @@ def test_no_honest_kernel_is_rejected_by_chance(name: str, oracle: Oracle) -> No
     kernel, task = HONEST[name]
     bench = Bench(source(kernel), task, oracle)
     names = ("normal", "offset", "onehot", "zeros", "ones", "extreme")
-    assert [seed for seed in range(8) if not bench.accepted(seed, names)] == []
+    seeds = range(3 if kernel == "attention" else 6)  # attention is judged at five head widths each
+    assert [seed for seed in seeds if not bench.accepted(seed, names)] == []
 
 
 NARROW = (
@@ -216,7 +217,7 @@ def test_a_slightly_wrong_kernel_is_rejected_whatever_the_seed(name: str, oracle
         text = text.replace(old, new.format(dtype))
     bench = Bench(text, task, oracle)
     names = ("normal", "cancelling", "onehot")
-    assert [seed for seed in range(12) if bench.accepted(seed, names)] == []
+    assert [seed for seed in range(10) if bench.accepted(seed, names)] == []
 
 
 def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:
