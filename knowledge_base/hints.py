@@ -48,7 +48,8 @@ def classify(status: str, message: str, error_class: str = "") -> tuple[str, str
     """(error class, hint) for a verdict.
 
     ``status`` is a Status or its value.  ``error_class``: what the finder already knows; it decides where the table has
-    it (a finder's general class, front-end or launch-raised, is not there), and is kept where nothing fits.  ("", "") is the answer for a correct verdict and an unknown failure.
+    it (a finder's general class, front-end or launch-raised, is not there), and is kept where nothing fits.
+    ("", "") is the answer for a correct verdict and an unknown failure.
     """
     status = str(status)
     if status == "correct":

@@ -1,7 +1,6 @@
 """Sum of two matrices."""
 
 import cuda.tile as ct
-import torch
 
 AXES = {"TM": [32], "TN": [64]}
 
