@@ -86,7 +86,7 @@ def run(
     jobs = options.jobs or cores()
     stopping = threading.Event()
     with ExitStack() as stack:
-        judges = stack.enter_context(Judges(jobs))
+        judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))
         context = _context(run_id, options, chip, choice, store, folder, judges, progress, stopping, jobs)
         works = _works(context, decomposition)
         progress.begin([*(w.label for w in works), LABEL])
