@@ -20,9 +20,9 @@ def final_table(summary: RunSummary, out: Console) -> None:
 
     made = table(
         [
-            ("task", "left", 23),
-            ("kernel", "left", 8),
-            ("fusion", "left", 15),
+            ("task", "left", 26),
+            ("kernel", "left", 7),
+            ("fusion", "left", 13),
             ("error", "right", 6),
             ("µs", "right", 8),
             ("floor", "right", 8),
@@ -32,9 +32,9 @@ def final_table(summary: RunSummary, out: Console) -> None:
     for task in summary.tasks:
         name = f"{task.calls}× {task.name}" if task.calls > 1 else task.name
         if task.correct:
-            kernel, error = task.kernel[:8], ratio(task.error)
+            kernel, error = task.kernel[:7], ratio(task.error)
         else:
-            kernel, error = f"[red]{task.status[:8]}[/red]", "-"
+            kernel, error = f"[red]{task.status[:7]}[/red]", "-"
         times = (us(task.us, task.kind), us(task.floor_us), _percent(task.share))
         made.add_row(escape(name), kernel, escape(task.fusion), error, *times)
     out.print()
