@@ -114,9 +114,14 @@ def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[st
     ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that
     keeps the child's imports to what it needs.
     """
-    paths = [str(ROOT), *(p for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))]
+    paths = [str(ROOT), *(p for p in sys.path if _holds_packages(Path(p)))]
     argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, json.dumps(paths), json.dumps(list(bare))]
     return run(argv, stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+
+
+def _holds_packages(folder: Path) -> bool:
+    """Whether a child may import from ``folder``: an installation's folder, or one on PYTHONPATH that has cuTile."""
+    return folder.name in ("site-packages", "dist-packages") or (folder / "cuda" / "tile").is_dir()
 
 
 _BOOTSTRAP = """

@@ -127,7 +127,8 @@ def test_the_migrations_travel_with_the_package(tmp_path: Path) -> None:
     for package in ("knowledge_base", "kernels_generated"):
         shutil.copytree(root / package, tmp_path / "site" / package, ignore=shutil.ignore_patterns("__pycache__"))
     code = "import knowledge_base.database as d; d.Database.open('kb.db').close(); print(d.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    search = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
