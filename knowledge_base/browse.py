@@ -60,48 +60,32 @@ def attempts(
     database: Database, *, op: str = "", gpu: str = "", status: str = "", run: str = "", limit: int = 50
 ) -> list[Row]:
     """Evaluations, latest first, each with its task, candidate and best time; of one run: its attempts, in order."""
-    e = EVALUATIONS
-    best = (
-        select(func.min(MEASUREMENTS.c.us))
-        .where(MEASUREMENTS.c.evaluation_id == e.c.id, MEASUREMENTS.c.status != "quarantined")
-        .correlate(e)
-        .scalar_subquery()
+    e, m = EVALUATIONS, MEASUREMENTS
+    wanted = (
+        _task_ids(database, e.c.task_id, op),
+        e.c.chip == gpu if gpu else None,
+        e.c.status == status if status else None,
     )
-    kind = (
-        select(MEASUREMENTS.c.kind)
-        .where(MEASUREMENTS.c.evaluation_id == e.c.id, MEASUREMENTS.c.status != "quarantined")
-        .order_by(MEASUREMENTS.c.us)
+    best = (  # a measured time hides every modelled one
+        select(m.c.id)
+        .where(m.c.evaluation_id == e.c.id, m.c.status != "quarantined")
+        .order_by(case((m.c.kind == "measured", 0), else_=1), m.c.us)
         .limit(1)
         .correlate(e)
         .scalar_subquery()
     )
     shown = [e.c[n] for n in ("configuration", "chip", "shape", "status", "stage", "error_class", "message")]
-    columns: list[Any] = [
-        e.c.key.label("id"),
-        TASKS.c.name.label("task"),
-        CANDIDATES.c.digest.label("candidate"),
-        CANDIDATES.c.proposer,
-        *shown,
-        best.label("us"),
-        kind.label("kind"),
-    ]
-    query = select(
-        *columns, *([ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [e.c.created_at])
-    )
-    query = query.select_from(e)
+    named = [TASKS.c.name.label("task"), CANDIDATES.c.digest.label("candidate"), CANDIDATES.c.proposer]
+    tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [e.c.created_at]
+    query = select(e.c.key.label("id"), *named, *shown, m.c.us, m.c.kind, *tried).select_from(e)
     if run:
         query = query.join(ATTEMPTS, and_(ATTEMPTS.c.evaluation_id == e.c.id, *_begins(ATTEMPTS.c.run_id, run)))
-        query = query.order_by(ATTEMPTS.c.id)
-    else:
-        query = query.order_by(e.c.id.desc())
+        query = _where(query, *wanted).order_by(ATTEMPTS.c.id).limit(limit)
+    else:  # the few rows that are shown first, so that the joins are made for them alone
+        latest = _where(select(e.c.id), *wanted).order_by(e.c.id.desc()).limit(limit)
+        query = query.where(e.c.id.in_(latest.scalar_subquery())).order_by(e.c.id.desc())
     query = query.join(TASKS, TASKS.c.id == e.c.task_id).join(CANDIDATES, CANDIDATES.c.id == e.c.candidate_id)
-    query = _where(
-        query,
-        _task_ids(database, e.c.task_id, op),
-        e.c.chip == gpu if gpu else None,
-        e.c.status == status if status else None,
-    ).limit(limit)
-    return _rows(database, query)
+    return _rows(database, query.outerjoin(m, m.c.id == best))
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:

@@ -114,6 +114,7 @@ class EvaluationRow(Table, table=True):
     __tablename__: ClassVar[str] = "evaluations"
     __table_args__ = (
         _index("task_id", "chip", "status", table="evaluations"),
+        _index("task_id", "id", table="evaluations"),
         _index("candidate_id", table="evaluations"),
         _index("status", "id", table="evaluations"),
         _index("chip", "id", table="evaluations"),

@@ -279,6 +279,13 @@ def test_browsing_filters_by_op_gpu_and_status(store: Store) -> None:
     assert (task["evaluations"], task["correct"]) == (3, 2)
 
 
+def test_a_measured_time_hides_a_modelled_one_in_attempts(store: Store) -> None:
+    measured = Measurement(kind="measured", chip="rtx5070", us=80.0, floor_us=1.0, samples=(80.0,))
+    store.record(CANDIDATE, [evaluation(64, measurements=(modelled(64.0), measured))])
+    (attempt,) = browse.attempts(store.database)
+    assert (attempt["us"], attempt["kind"]) == (80.0, "measured")
+
+
 def test_show_takes_a_prefix_of_any_id_and_refuses_an_ambiguous_one(store: Store) -> None:
     store.start_run(run_record("20260101-gelu-aaaa"))
     store.record(CANDIDATE, [evaluation(64)], run="20260101-gelu-aaaa")

@@ -169,6 +169,7 @@ def upgrade() -> None:
     op.create_index("ix_evaluations_chip_id", "evaluations", ["chip", "id"], unique=False)
     op.create_index("ix_evaluations_run_id", "evaluations", ["run_id"], unique=False)
     op.create_index("ix_evaluations_status_id", "evaluations", ["status", "id"], unique=False)
+    op.create_index("ix_evaluations_task_id_id", "evaluations", ["task_id", "id"], unique=False)
     op.create_index("ix_evaluations_task_id_chip_status", "evaluations", ["task_id", "chip", "status"], unique=False)
     op.create_table(
         "attempts",
