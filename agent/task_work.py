@@ -168,6 +168,7 @@ class TaskWork:
 
     def judge_best(self, ranking: Ranking, move: str) -> Judged | None:
         """Judges the candidate's configurations, fastest first, until one is correct."""
+        heard: set[tuple[str, str]] = set()
         for row in ranking.rows[:TRIES]:
             self.context.check_time()
             known = Known(row, ranking.candidate)
@@ -182,6 +183,10 @@ class TaskWork:
             judged = self.recorded(ranking, row, judgement, move)
             if judgement.verdict.correct:
                 return judged
+            said = (judgement.verdict.status, judgement.verdict.message)
+            if said in heard:
+                break  # another configuration, the same fault: it is the file's
+            heard.add(said)
             self.reject(ranking.candidate, judgement.verdict)
         return None
 
