@@ -23,6 +23,7 @@ MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
+MOVED = 7  # sizes that are also tried inside a plan's guards
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
@@ -139,9 +140,60 @@ def judged_sizes(
     for i, row in enumerate(rows):
         for d, values in pinned.items():
             row[d] = task.sizes[d] if i == 0 else values[i % len(values)]
-    fitted = [fit(task, row, frozenset(pinned)) for row in rows]
-    unique = {tuple(sorted(row.items())): row for row in fitted if row is not None}
+    fitted = [row for row in (fit(task, row, frozenset(pinned)) for row in rows) if row is not None]
+    # A specialised plan holds at few of these: it is judged inside its guards too, at as many sizes as a general one.
+    near_by = [_fit_inside(task, row, guards, pinned) for row in fitted[:MOVED]]
+    served = [row for row in near_by if row is not None]
+    if served and any(row not in fitted for row in served):  # twice as much of each dimension: several tiles
+        least = min(served, key=lambda row: prod(row.values()))
+        near_by += [_fit_inside(task, least | {d: 2 * least[d]}, guards, pinned) for d in dims if d not in pinned]
+    unique = {tuple(sorted(row.items())): row for row in (*near_by, *fitted) if row is not None}
     return tuple(unique.values())
+
+
+def _fit_inside(task: Task, row: Sizes, guards: Sequence[Guard], listed: Mapping[str, tuple[int, ...]]) -> Sizes | None:
+    moved = inside(row, guards, listed)
+    if moved is None:
+        return None
+    changed = frozenset(d for d in row if moved[d] != row[d])
+    fitted = fit(task, moved, changed | frozenset(listed))
+    if fitted is None or _too_large(task, fitted) or inside(fitted, guards, listed) != fitted:
+        return None
+    return fitted
+
+
+def inside(row: Sizes, guards: Sequence[Guard], listed: Mapping[str, tuple[int, ...]]) -> Sizes | None:
+    """``row`` with dimensions changed until every guard holds; None where no small change does that.
+
+    ``listed`` dimensions take their listed values alone.  Guards that speak of other things (num_sms) are left aside.
+    """
+    mine = [g for g in guards if symbols(g.left) | symbols(g.right) <= set(row)]
+    for _ in range(2 * len(mine) + 1):
+        broken = next((g for g in mine if not _guarded(g, row)), None)
+        if broken is None:
+            return row
+        free = sorted(symbols(broken.left) | symbols(broken.right))
+        numbers = {*_numbers(broken.left), *_numbers(broken.right)}
+        tried = [row | {d: v} for d in free for v in listed.get(d) or _values(row[d], numbers)]
+        better = [new for new in tried if _guarded(broken, new)]
+        if not better:
+            return None
+        row = min(better, key=lambda new: sum(abs(new[d] - row[d]) for d in free))
+    return None
+
+
+def _values(value: int, numbers: Iterable[int]) -> set[int]:
+    """Sizes near ``value`` at which a guard with these numbers may hold: they, and multiples of their divisors."""
+    found: set[int] = set()
+    for n in (n for n in numbers if 1 < n <= TALLEST):
+        found |= {n - 1, n, n + 1}
+        for k in (k for k in range(2, min(n, 4096) + 1) if n % k == 0):
+            found |= {value // k * k, -(-value // k) * k}
+    return {v for v in found if 1 <= v <= TALLEST}
+
+
+def _guarded(guard: Guard, row: Mapping[str, int]) -> bool:
+    return _holds((guard.comparison, guard.left, guard.right), row)
 
 
 def _pinned(task: Task, plans: Sequence[LaunchPlan]) -> dict[str, tuple[int, ...]]:
