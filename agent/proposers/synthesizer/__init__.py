@@ -1,8 +1,8 @@
 """The synthesizer: cuTile kernels from a task's graph, without a language model.
 
 It is the proposer that works offline, and the floor that a model has to beat.  The graph decides what is written, no
-list of known tasks: :mod:`.primitives` spells the graph out, :mod:`.schedule` cuts it into kernels, :mod:`.kernels` and
-:mod:`.contractions` write them with :mod:`.writer`, :mod:`.source` prints the file.
+list of known tasks: :mod:`.primitives` spells the graph out, :mod:`.schedule` cuts it into kernels, :mod:`.kernels`,
+:mod:`.matmul` and :mod:`.attention` write them with :mod:`.writer`, :mod:`.source` prints the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The simple kernel bodies: elementwise maps and row reductions.  Contractions are in :mod:`.contractions`."""
+"""The simple kernel bodies: elementwise maps and row reductions.  Contractions are in :mod:`.matmul`
+and :mod:`.attention`."""
 
 from __future__ import annotations
 

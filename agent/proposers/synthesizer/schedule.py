@@ -97,7 +97,7 @@ def peel(x: Prim) -> Prim:
 class _Scheduler:
     def __init__(self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool) -> None:
         self.made, self.values = from_graph(graph)
-        self.sizes, self.exact = sizes, exact
+        self.sizes, self.exact, self.precision = sizes, exact, graph.precision
         self.groups: list[Group] = []
         self.workspaces: list[Workspace] = []
         self.outputs = [(buffer, self.values[value]) for buffer, value in outputs]
@@ -408,7 +408,10 @@ class _Scheduler:
         group = self._new("attention")
         axes = _axes(v.shape, ("TM", "TE"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = _roles(axes)
-        group.inner = Axis("0", q.shape[-1], "TD", self.exact, "depth")
+        if {q.dtype, k.dtype} == {"f32"} and self.precision != "tf32":
+            group.inner = Axis("step", q.shape[-1], "TK", self.exact, "depth")
+        else:
+            group.inner = Axis("0", q.shape[-1], "TD", self.exact, "depth")
         group.keys = Axis("j", k.shape[-1], "TN", self.exact, "keys")
         assert group.columns is not None
         wide = "TD" if ops.same(group.columns.extent, q.shape[-1]) else "TE"

@@ -8,9 +8,10 @@ from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.chips import Chip
 from knowledge_base.snf.task import Task
 
+from .attention import write_attention
 from .configurations import configurations, power_of_two
-from .contractions import write_attention, write_matmul
 from .kernels import Chunk, Kernel, write_map, write_rows
+from .matmul import write_matmul
 from .schedule import Group, Schedule, schedule
 from .source import File, Refusal, make_names, print_file
 from .writer import KernelWriter, Names

@@ -1,0 +1,118 @@
+"""The kernel body for a matmul with whatever elementwise follows it, and what both contractions share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernels_generated.runtime.expr import product
+
+from .arithmetic import CT_DTYPES
+from .index import ZERO, At, along, broadcast_at
+from .kernels import Kernel, grid_axes, store_all
+from .primitives import Prim
+from .schedule import Group
+from .writer import Frame, KernelWriter, Tile
+
+
+def operand_dtype(operands: Sequence[Prim]) -> str:
+    """The dtype in which operands meet: their own if they share one, the float that holds both otherwise."""
+    dtypes = {o.dtype for o in operands}
+    if dtypes <= {"bf16", "f16", "f32", "f64"}:
+        if len(dtypes) == 1:
+            return dtypes.pop()
+        return "f64" if "f64" in dtypes else "f32"
+    return "f64"  # integers: exact up to 2^53
+
+
+def operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str, tf32: bool, hint: str = "") -> str:
+    """The operand's tile as mma takes it; padding is zero on every side."""
+    tile = writer.emit(value, at, frame, raw=True, hint=hint)
+    text = writer.convert(tile, dtype)
+    if not tile.zero or tile.axes != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
+        inside = [
+            f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})"
+            for a in frame
+            if not a.exact or a.extent == 1
+        ]
+        text = text if not inside else f"ct.where({' & '.join(inside)}, {text}, ct.astype(0, {CT_DTYPES[dtype]}))"
+    return f"{text}.astype(ct.tfloat32)" if tf32 and dtype == "f32" else text
+
+
+def in_float32(dtype: str, tf32: bool) -> bool:
+    """Whether products are made of float32 operands as they are, on the scalar units."""
+    return dtype == "f32" and not tf32
+
+
+def accumulate(acc: str, left: str, right: str, shape: str, pieces: bool) -> str:
+    """The line that adds a product to an accumulator.
+
+    pieces: each piece starts from zero and is added as a whole.  float32 operands are exact, so the error is that of
+    summing, and PyTorch's own products are summed in pieces: one long chain of additions would lose against it.
+    """
+    if pieces:
+        return f"{acc} = {acc} + ct.mma({left}, {right}, ct.zeros({shape}, ct.float32))"
+    return f"{acc} = ct.mma({left}, {right}, {acc})"
+
+
+def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
+    """One output tile; the kernel is made of it by :mod:`.source`, for one tile a block or for several."""
+    rows, columns, inner = group.rows, group.columns, group.inner
+    assert rows is not None
+    assert columns is not None
+    assert inner is not None
+    writer.reserve()
+    anchor = group.anchors[0]
+    a, b = anchor.args
+    tm, tn, tk = (writer.constant(str(x.tile)) for x in (rows, columns, inner))
+    group_size = writer.constant("GROUP")
+    dtype = operand_dtype((a, b))
+    acc_dtype = "f64" if dtype == "f64" else "f32"
+    writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {tm})")
+    writer.line(f"column_tiles = ct.cdiv({writer.expr(columns.extent)}, {tn})")
+    batch = product([x.extent for x in group.grid])
+    if group.grid:
+        writer.line("place = tile % (row_tiles * column_tiles)")
+        grid_axes(writer, group.grid, "(tile // (row_tiles * column_tiles))")
+    place = "place" if group.grid else "tile"
+    writer.comment("GROUP rows of tiles are walked column by column: neighbours share operands in the L2 cache.")
+    writer.line(f"first = {place} // ({group_size} * column_tiles) * {group_size}")
+    writer.line(f"height = min(row_tiles - first, {group_size})")
+    writer.line(f"i = first + {place} % ({group_size} * column_tiles) % height")
+    writer.line(f"j = {place} % ({group_size} * column_tiles) // height")
+    writer.line(f"acc = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
+    out_at = group_at(group)
+    a_at = (*broadcast_at(out_at[:-2], a.shape[:-2]), out_at[-2], along(inner))
+    b_at = (*broadcast_at(out_at[:-2], b.shape[:-2]), along(inner), out_at[-1])
+    with writer.block(f"for step in range(ct.cdiv({writer.expr(inner.extent)}, {tk})):", inner):
+        left = operand(writer, a, a_at, (rows, inner), dtype, tf32)
+        right = operand(writer, b, b_at, (inner, columns), dtype, tf32)
+        writer.line(accumulate("acc", left, right, f"({tm}, {tn})", in_float32(dtype, tf32)))
+    writer.define(anchor, Tile("acc", acc_dtype, frozenset((rows, columns))))
+    store_all(writer, group, (rows, columns))
+    size = writer.names.size
+    tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
+    tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
+    setup = [
+        f"tiles = {tiles}",
+        "# persistent: as many blocks as fit at once, each walks through several tiles",
+        "blocks = min(tiles, num_sms * occupancy) if PERSISTENT and num_sms else tiles",
+    ]
+    doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
+    hints = ("occupancy", "num_ctas", "num_worker_warps")
+    sizes = [x.extent for x in (rows, columns, *group.grid)]
+    return Kernel(writer, doc, ("blocks",), hints, setup, sizes, persistent=True)
+
+
+def group_at(group: Group) -> At:
+    """The index of the anchor's result: grid axes, rows, columns, with nothing for axes of length 1."""
+    axes = iter((*group.grid, group.rows, group.columns))
+    shape = group.anchors[0].shape
+    at = []
+    for position, size in enumerate(shape):
+        if size == 1 and position < len(shape) - 2:
+            at.append(ZERO)
+        else:
+            axis = next(axes)
+            assert axis is not None
+            at.append(along(axis))
+    return tuple(at)
