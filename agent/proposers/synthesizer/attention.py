@@ -88,10 +88,8 @@ class _Attention:
     def _kernel(self) -> Kernel:
         names = self.writer.names
         heads = product([a.extent for a in self.group.grid])
-        widths = {
-            "TD": self.depth.extent if self.depth.tile == "TD" else self.columns.extent,
-            "TE": self.columns.extent,
-        }
+        head = self.columns.extent if self.in_pieces else self.depth.extent
+        widths = {"TD": head, "TE": self.columns.extent}
         setup = [
             f"{tile} = max(16, 1 << ({names.factor(width)} - 1).bit_length())  # a tile's sizes are powers of two"
             for tile, width in widths.items()
@@ -193,7 +191,7 @@ class _Attention:
         writer.line("top = new_top")
 
 
-# ---------------------------------------------------------------------------------------------------- what the scores are
+# ---------------------------------------------------------------------------------------------------- scores
 
 
 def _without_causal(scores: Prim) -> tuple[Prim, bool]:

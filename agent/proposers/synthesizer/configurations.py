@@ -35,10 +35,11 @@ _MMA: dict[str, Axes] = {
         "occupancy": [1, 2], "num_worker_warps": [8, 4],
     },
 }  # fmt: skip
-# float32 without tensor cores: an accumulator of 64 by 64 leaves registers for the operands; TK is also the length of the
-# pieces in which products are summed (short pieces round less: with 8 to 16 no more than PyTorch on a CPU).
+# float32 without tensor cores: an accumulator of 64 by 64 leaves registers for the operands; TK is also the length of
+# the pieces in which products are summed (short pieces round less: with 8 to 16 no more than PyTorch on a CPU).
 _FMA: Axes = {
-    "TM": [64, 32, 128], "TN": [64, 32, 128], "TK": [16, 32, 8], "GROUP": [8], "PERSISTENT": [1, 0], "occupancy": [1, 2],
+    "TM": [64, 32, 128], "TN": [64, 32, 128], "TK": [16, 32, 8], "GROUP": [8], "PERSISTENT": [1, 0],
+    "occupancy": [1, 2],
 }  # fmt: skip
 _ATTENTION: Axes = {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}
 _ATTENTION_120: Axes = {"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}
