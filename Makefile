@@ -16,7 +16,7 @@ run: $(VENV)/.installed  ## install if needed, then the main job: the GPT-2 bloc
 	$(BIN)/agent run --target gpt2-block --proposer synthesizer $(ARGS)
 
 test: $(VENV)/.installed-test  ## install if needed, then the tests
-	$(BIN)/python -m pytest -q $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
