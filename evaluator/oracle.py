@@ -48,7 +48,7 @@ class Question:
     sizes: tuple[tuple[str, int], ...]
     distribution: str
     seed: int
-    precision: str = "ieee"
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,10 @@ def question(task: Task, sizes: Mapping[str, int], distribution: str, seed: int)
     return Question(task.graph, tuple(sorted(sizes.items())), distribution, seed, task.precision)
 
 
-def composed_question(
-    decomposition: Decomposition, sizes: Mapping[str, int], distribution: str, seed: int, precision: str = "ieee"
-) -> Question:
-    """The question about a whole target."""
-    return Question(decomposition.graph, tuple(sorted(sizes.items())), distribution, seed, precision)
+def composed_question(decomposition: Decomposition, sizes: Mapping[str, int], distribution: str, seed: int) -> Question:
+    """The question about a whole target, in the precision that its specification asks for."""
+    graph = decomposition.graph
+    return Question(graph, tuple(sorted(sizes.items())), distribution, seed, graph.precision)
 
 
 class Oracle:

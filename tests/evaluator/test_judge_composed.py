@@ -80,3 +80,25 @@ def test_a_kernel_that_leaves_a_buffer_unwritten_is_named_by_its_call(target: De
     verdict = judge_composed(target, chosen, CHIP, oracle=oracle, seed=1).verdict
     assert verdict.status == "unsafe", verdict
     assert verdict.hint
+
+
+TF32 = {
+    "one Linear": "precision: tf32\nx: f32[40, 72]\ny = Linear(x, 56, θ.p)\n",
+    "two Linear": "precision: tf32\nx: f32[40, 72]\nh = Linear(x, 56, θ.p)\ny = Linear(h, 24, θ.q)\n",
+}
+
+
+@pytest.mark.parametrize("text", TF32.values(), ids=TF32.keys())
+def test_a_tf32_target_is_measured_against_tf32_pytorch(text: str, oracle: Oracle) -> None:
+    target = decompose(parse(text, "target"))
+    chosen: dict[str, Winner] = {}
+    for task in target.tasks:
+        source = (KERNELS / "linear.py").read_text()
+        source = source.replace("mma(left, ct.transpose(right)", "mma(rounded(left), ct.transpose(rounded(right))")
+        source = source.replace(
+            "@ct.kernel\n", "def rounded(t):\n    return t.astype(ct.tfloat32)\n\n\n@ct.kernel\n", 1
+        )
+        chosen[task.identity] = Winner(source, {}, ())
+    verdict = judge_composed(target, chosen, CHIP, oracle=oracle, seed=1).verdict
+    assert verdict.correct, verdict
+    assert verdict.numbers["normal"]["y"]["yardstick_rms"] > 1e-5  # float32 sums would be off by 1e-7

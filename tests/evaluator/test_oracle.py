@@ -69,7 +69,7 @@ def test_a_reference_that_fails_is_our_defect_with_its_traceback(oracle: Oracle)
     node = Node("y", "no_such_op", ("x",), (), (3,), "f32")
     graph = Graph((), (Tensor("x", "f32", (3,)),), (node,), ("y",))
     with pytest.raises(OracleDefect, match="Traceback"):
-        list(oracle.expect_all([Question(graph, (), "normal", 1)]))
+        list(oracle.expect_all([Question(graph, (), "normal", 1, graph.precision)]))
     assert oracle.expect(everyday("gelu"), {"M": 2, "N": 2}, "normal", 1).reference[0].shape == (2, 2)
 
 
