@@ -51,7 +51,7 @@ def make_names(task: Task) -> Names:
     taken = {*RESERVED, *OWN_VARIABLES, *(f"{k}_{part}" for k in KINDS for part in ("kernel", "tile"))}
 
     def pick(wanted: str) -> str:
-        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted)
+        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
         base = base if base.isidentifier() else f"t_{base}"
         name = base if base not in taken else f"{base}_"
         while name in taken:

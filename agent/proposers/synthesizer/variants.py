@@ -77,15 +77,18 @@ def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, l
 
 
 def _chunks(group: Group, task: Task) -> list[Chunk] | None:
-    """How a row of the sample's length is cut into tiles without loops; None if it would take too many registers.
-
-    Equal powers of two where they are few (768 = 3 * 256 beat one padded 1024 by a quarter on an H200), else the
-    binary digits (80 = 64 + 16), else one padded tile.
-    """
+    """How a row of the sample's length is cut into tiles without loops; None if it would take too many registers."""
     assert group.columns is not None
     n = evaluate(group.columns.extent, task.sizes)
-    if n > LONGEST_ROW or n < 2:
-        return None
+    return pieces(n) if 2 <= n <= LONGEST_ROW else None
+
+
+def pieces(n: int) -> list[Chunk]:
+    """Powers of two that cover a row of ``n``, each at a multiple of its width.
+
+    Equal ones where they are few (768 = 3 * 256 beat one padded 1024 by a quarter on an H200), else the binary digits
+    (80 = 64 + 16), else one padded tile.
+    """
     even = n & -n
     if n // even <= MOST_PIECES and even >= 64:
         return [Chunk(i * even, even, True) for i in range(n // even)]

@@ -1,0 +1,424 @@
+"""The synthesizer's files: traced as any candidate, run on the emulator with its sanitizer, held to PyTorch's error."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.proposers.base import ProposalRequest
+from agent.proposers.synthesizer import Synthesizer, synthesize
+from evaluator.compare import Case, Errors, Failure, measure
+from evaluator.compile import compile_kernels
+from evaluator.execute import POISON_A, POISON_B, execute, poisoned
+from evaluator.inputs import draw
+from evaluator.tileir import load
+from evaluator.trace import Request, Traced, trace
+from knowledge_base.chips import chip
+from knowledge_base.errors import UserError
+from knowledge_base.records import Status, Verdict
+from knowledge_base.snf import parse
+from knowledge_base.snf.builder import Builder
+from knowledge_base.snf.decompose import decompose
+from knowledge_base.snf.everyday import NAMES, everyday
+from knowledge_base.snf.graph import Graph, shape_at
+from knowledge_base.snf.reference import run
+from knowledge_base.snf.task import Task
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from snf_strategies import (
+    attention_texts,
+    elementwise_texts,
+    epilogue_texts,
+    network_texts,
+    reduction_texts,
+)
+
+CHIP = chip("rtx5070")
+ENOUGH = 8192  # elements over which errors are pooled: the ratio of two RMS errors is then good to a few per cent
+MOST_SEEDS = 8
+
+# a working day's run is short and always the same; --hypothesis-profile=thorough (tests/conftest.py) looks further
+EXAMPLES = (
+    settings.get_profile("thorough")
+    if settings.get_current_profile_name() == "thorough"
+    else settings(
+        max_examples=8,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+)
+
+
+def traced(task: Task, source: str, policy: str = "general") -> Traced | Verdict:
+    return trace(source, task, [Request(sizes=task.sizes, axes={}, policy=policy)], CHIP)[0]
+
+
+def error_of(task: Task, source: str, distribution: str = "normal") -> str:
+    """What is wrong with a candidate at the task's sizes; empty if nothing is (or its launch refuses the sizes)."""
+    plan = traced(task, source)
+    if isinstance(plan, Verdict):
+        return "" if plan.status is Status.INFEASIBLE else f"{plan.status}: {plan.message} (line {plan.line})"
+    programs = {digest: load(bytecode) for digest, bytecode in plan.kernels.items()}
+    dims = {**task.sizes, "num_sms": plan.num_sms}
+    pooled: dict[str, Errors] = {}
+    for seed in range(MOST_SEEDS):
+        inputs = draw(task.graph, task.sizes, distribution, seed)
+        reference = list(run(task.graph, inputs, "fp64").values())
+        eager = list(run(task.graph, inputs, "eager").values())
+        results = []
+        for poison in (POISON_A, POISON_B):
+            outputs = {t.name: poisoned(shape_at(t.shape, task.sizes), t.dtype, poison.output) for t in task.outputs}
+            given = {name: value.clone() for name, value in inputs.items()}
+            done = execute(plan.plan, programs, given | outputs, dims, poison=poison)
+            if done.verdict is not None:
+                return done.verdict.message
+            if done.findings:
+                return f"{done.findings[0].kind}: {done.findings[0].message}"
+            if any(
+                not torch.equal(given[n].view(torch.uint8), inputs[n].view(torch.uint8))
+                for n in inputs
+                if inputs[n].ndim
+            ):
+                return "an input was changed"
+            results.append(outputs)
+        for t, want, yardstick in zip(task.outputs, reference, eager, strict=True):
+            got, again = results[0][t.name], results[1][t.name]
+            if not torch.equal(got.nan_to_num(7.0), again.nan_to_num(7.0)):
+                return f"{t.name} depends on what memory held before"
+            found = measure(Case(t.name, t.dtype, distribution, task.sizes, got, want.reshape(got.shape), yardstick))
+            if isinstance(found, Failure):
+                return f"{t.name}: {found}"
+            pooled[t.name] = pooled.get(t.name, Errors()) + found
+        if all(e.count >= ENOUGH for e in pooled.values()):
+            break
+    return "; ".join(f"{name}: {e}" for name, e in pooled.items() if not e.acceptable)
+
+
+def errors_of(task: Task, distribution: str = "normal") -> list[str]:
+    """What is wrong with the candidates for a task."""
+    found = [(c.note, error_of(task, c.source, distribution)) for c in synthesize(task, CHIP)]
+    return [f"{note}: {error}" for note, error in found if error]
+
+
+def task_of(builder: Builder, sizes: dict[str, int], *outputs: str, precision: str = "ieee") -> Task:
+    graph = builder.graph(sizes, list(outputs))
+    return Task("test", "0" * 64, replace(graph, precision=precision), precision)
+
+
+ODD = {
+    "gelu": {"M": 13, "N": 80},
+    "add": {"M": 7, "N": 201},
+    "layernorm": {"M": 13, "N": 80},
+    "softmax": {"M": 5, "N": 1100},
+    "linear": {"M": 70, "N": 200, "K": 33},
+    "linear_gelu": {"M": 129, "N": 65, "K": 80},
+    "linear_residual": {"M": 33, "N": 130, "K": 127},
+    "attention": {"B": 2, "T": 77, "H": 2, "D": 80},
+    "attention_qkv": {"B": 1, "T": 65, "H": 3, "D": 32},
+    "embedding": {"B": 2, "T": 13, "V": 50, "P": 20, "C": 80},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_everyday_task_is_right_at_odd_sizes(name: str) -> None:
+    assert not errors_of(everyday(name, **ODD[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("gelu", {"M": 64, "N": 64}),
+        ("layernorm", {"M": 9, "N": 768}),
+        ("linear_gelu", {"M": 256, "N": 128, "K": 128}),
+        ("attention", {"B": 1, "T": 128, "H": 2, "D": 64}),
+    ],
+)
+def test_where_it_pays_a_second_file_is_specialised_and_right_at_its_sizes(name: str, sizes: dict[str, int]) -> None:
+    task = everyday(name, **sizes)
+    general, special = synthesize(task, CHIP)
+    assert isinstance(traced(task, special.source), Traced)
+    assert error_of(task, special.source) == ""
+    odd = task.at(**ODD[name])
+    refused = traced(odd, special.source)
+    assert isinstance(refused, Verdict)
+    assert refused.status is Status.INFEASIBLE
+    assert isinstance(traced(odd, general.source), Traced)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "distribution"),
+    [("bf16", "offset"), ("bf16", "extreme"), ("bf16", "cancelling"), ("f32", "offset"), ("f32", "extreme")],
+)
+def test_norms_keep_their_digits_on_hard_inputs(dtype: str, distribution: str) -> None:
+    b = Builder()
+    x = b.input("x", dtype, ("M", "N"))
+    weight, bias = b.input("weight", dtype, ("N",), "weight"), b.input("bias", dtype, ("N",), "weight")
+    outputs = [b.node("layernorm", [x, weight, bias]), b.node("var", [x]), b.node("softmax", [x])]
+    assert not errors_of(task_of(b, {"M": 17, "N": 700}, *(o.name for o in outputs)), distribution)
+
+
+def test_elementwise_ops_put_nan_and_infinities_where_pytorch_puts_them() -> None:
+    b = Builder()
+    x, y = b.input("x", "f32", ("M", "N")), b.input("y", "f32", ("M", "N"))
+    unary = ["neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu", "square"]
+    outputs = [b.node(op, [x]) for op in unary]
+    outputs += [b.node("gelu", [x], approximate=form) for form in ("tanh", "none")]
+    outputs += [b.node(op, [x, y]) for op in ("add", "mul", "div", "minimum", "maximum", "lt", "eq", "ne")]
+    outputs.append(b.node("where", [b.node("ge", [x, y]), x, b.const(0.5)]))
+    outputs += [b.node("pow", [x, b.const(p)]) for p in (2, 3.0, -1.0)]
+    assert not errors_of(task_of(b, {"M": 65, "N": 33}, *(o.name for o in outputs)), "special")
+
+
+def test_integers_stay_integers_and_divide_as_floats() -> None:
+    b = Builder()
+    x, n = b.input("x", "i32", ("M", "N")), b.node("iota", [], n="N")
+    shifted = b.node("add", [x, n])
+    outputs = [
+        shifted,
+        b.node("mul", [shifted, b.const(3)]),
+        b.node("div", [x, b.const(7)]),
+        b.node("sum", [x]),
+        b.node("max", [x], axis=-2, keepdims=True),
+        b.node("cast", [b.node("mul", [n, b.const(0.5)])], dtype="i32"),
+        b.node("where", [b.node("lt", [n, x]), x, n]),
+    ]
+    assert not errors_of(task_of(b, {"M": 9, "N": 70}, *(o.name for o in outputs)))
+
+
+def test_parts_of_the_last_axis_and_heads_are_read_where_they_lie() -> None:
+    b = Builder()
+    x = b.input("x", "bf16", ("B", "M", ("*", 3, ("*", "H", "D"))))
+    parts = [b.node("heads", [b.node("split", [x], parts=3, index=i)], n="H") for i in range(3)]
+    mixed = b.node("add", [b.node("mul", [parts[0], parts[1]]), parts[2]])
+    task = task_of(b, {"B": 2, "M": 19, "H": 3, "D": 10}, b.node("merge", [mixed]).name, mixed.name)
+    assert not errors_of(task)
+    assert "torch.empty" not in synthesize(task)[0].source
+
+
+def test_copies_concatenations_turns_and_look_ups_are_right() -> None:
+    b = Builder()
+    x = b.input("x", "bf16", ("B", "M", "N"))
+    cos, sin = b.input("cos", "bf16", ("M", "N")), b.input("sin", "bf16", ("M", "N"))
+    table, index = b.input("table", "f32", ("V", "N"), "weight"), b.input("index", "i64", ("B", "M"))
+    turned = b.node("rope", [x, cos, sin])
+    joined = b.node("concat", [x, turned, x], axis=-2)
+    outputs = [
+        b.node("permute", [x], perm=(2, 0, 1)),
+        b.node("merge", [b.node("relu", [x])]),
+        turned,
+        b.node("mul", [joined, b.const(0.5)]),
+        b.node("reshape", [b.node("permute", [x], perm=(0, 2, 1))], shape=("B", ("*", "M", "N"))),
+        b.node("select", [joined], axis=1, index=0),
+        b.node("relu", [b.node("gather", [table, index])]),
+        b.node("mean", [b.node("gather", [table, index])], axis=-2),
+    ]
+    assert not errors_of(task_of(b, {"B": 2, "M": 19, "N": 34, "V": 11}, *(o.name for o in outputs)))
+
+
+def attention(
+    dtype: str, sizes: dict[str, int], causal: bool = True, mask: bool = False, precision: str = "ieee"
+) -> Task:
+    b = Builder()
+    q, k, v = (
+        b.input(name, dtype, ("B", "H", rows, width))
+        for name, rows, width in (("q", "T", "D"), ("k", "S", "D"), ("v", "S", "E"))
+    )
+    scores = b.node("mul", [b.node("matmul", [q, b.node("permute", [k], perm=(0, 1, 3, 2))]), b.const(0.2)])
+    if mask:
+        scores = b.node("add", [b.node("tanh", [scores]), b.input("mask", dtype, ("T", "S"))])
+    if causal:
+        scores = b.node("add", [scores, b.node("causal_mask", [scores])])
+    out = b.node("permute", [b.node("matmul", [b.node("softmax", [scores]), v])], perm=(0, 2, 1, 3))
+    return task_of(b, sizes, out.name, precision=precision)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(("queries", "keys"), [(70, 70), (33, 130), (1, 65), (80, 20)])
+def test_attention_is_right_for_any_lengths_also_where_a_query_sees_no_key(dtype: str, queries: int, keys: int) -> None:
+    task = attention(dtype, {"B": 2, "H": 2, "T": queries, "S": keys, "D": 80, "E": 24})
+    assert not errors_of(task)
+    assert "torch.empty" not in synthesize(task)[0].source
+
+
+@pytest.mark.parametrize(("causal", "mask"), [(False, False), (False, True), (True, True)])
+def test_attention_takes_any_elementwise_scores(causal: bool, mask: bool) -> None:
+    task = attention("f16", {"B": 1, "H": 3, "T": 50, "S": 65, "D": 32, "E": 32}, causal, mask)
+    assert not errors_of(task)
+    assert "torch.empty" not in synthesize(task)[0].source
+
+
+def test_tf32_rounds_operands_and_ieee_does_not() -> None:
+    sizes = {"B": 1, "H": 2, "T": 33, "S": 40, "D": 64, "E": 64}
+    for precision in ("tf32", "ieee"):
+        task = attention("f32", sizes, precision=precision)
+        assert ("tfloat32" in synthesize(task)[0].source) == (precision == "tf32")
+        assert not errors_of(task)
+
+
+MLP = """
+T, C = 200, 80
+x: bf16[T, C]
+n = RMSNorm(x, θ.norm)
+h = square(ReLU(Linear(n, 4*C, θ.up, bias=False)))
+y = x + Linear(h, C, θ.down, bias=False)
+"""
+
+
+@pytest.mark.parametrize("plan", ["v1", "v2"])
+def test_a_users_own_network_is_right_task_by_task(plan: str) -> None:
+    for task in decompose(parse(MLP, "mlp"), plan).tasks:
+        assert not errors_of(task), task.name
+
+
+def plain_names(graph: Graph) -> Graph:
+    """The graph with parameters called by identifiers, as a task's are."""
+
+    def plain(name: str) -> str:
+        return name.replace("θ.", "p_").replace(".", "_")
+
+    inputs = tuple(replace(t, name=plain(t.name)) for t in graph.inputs)
+    nodes = tuple(replace(n, args=tuple(plain(a) if a.startswith("θ") else a for a in n.args)) for n in graph.nodes)
+    return replace(graph, inputs=inputs, nodes=nodes)
+
+
+def check_tasks(text: str) -> None:
+    for task in decompose(parse(text, "drawn"), "v2").tasks:
+        assert not errors_of(task), task.name
+
+
+@EXAMPLES
+@given(elementwise_texts())
+def test_any_elementwise_graph_is_right(text: str) -> None:
+    check_tasks(text)
+
+
+@EXAMPLES
+@given(reduction_texts())
+def test_any_reduction_with_what_surrounds_it_is_right(text: str) -> None:
+    check_tasks(text)
+
+
+@EXAMPLES
+@given(epilogue_texts())
+def test_any_matmul_with_any_epilogue_is_right(text: str) -> None:
+    check_tasks(text)
+
+
+@EXAMPLES
+@given(attention_texts(130))
+def test_any_attention_is_right(text: str) -> None:
+    check_tasks(text)
+
+
+@settings(EXAMPLES, max_examples=4)
+@given(network_texts())
+def test_a_whole_network_as_one_task_becomes_several_launches_and_is_right(text: str) -> None:
+    # with its sizes as numbers: no tensor of such a network tells how wide a head is
+    sizes = parse(text, "drawn").sizes
+    sizes["C"] = sizes["H"] * sizes["D"]
+    lines = [re.sub(r"(?<!\.)\b[BTHDC]\b", lambda name: str(sizes[name[0]]), line) for line in text.splitlines()[2:]]
+    graph = plain_names(parse("\n".join(lines), "drawn"))
+    assert not errors_of(Task("network", "0" * 64, graph, graph.precision))
+
+
+# ---------------------------------------------------------------------------------------------------- structure
+
+
+def launches(task: Task) -> int:
+    return synthesize(task)[0].source.count("ct.launch(")
+
+
+def test_what_belongs_together_is_one_launch() -> None:
+    b = Builder()
+    x, w = b.input("x", "bf16", ("M", "K")), b.input("w", "bf16", ("N", "K"), "weight")
+    r = b.input("r", "bf16", ("M", "N"))
+    h = b.node("mul", [b.node("silu", [b.node("linear", [x, w])]), b.node("square", [r])])
+    fused = task_of(b, {"M": 20, "K": 30, "N": 40}, h.name)
+    assert launches(fused) == 1
+    assert launches(everyday("attention")) == 1
+    norms = b.node("softmax", [b.node("rmsnorm", [r, b.input("g", "bf16", ("N",), "weight")])])
+    assert launches(task_of(b, {"M": 20, "N": 40}, norms.name)) == 1
+
+
+def test_what_cannot_fuse_goes_through_a_workspace() -> None:
+    b = Builder()
+    x, w = b.input("x", "bf16", ("M", "K")), b.input("w", "bf16", ("N", "K"), "weight")
+    task = task_of(b, {"M": 20, "K": 30, "N": 40}, b.node("softmax", [b.node("linear", [x, w])]).name)
+    source = synthesize(task)[0].source
+    assert launches(task) == 2
+    assert source.count("torch.empty") == 1
+    assert not errors_of(task)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("attention")])
+def test_the_general_file_has_one_plan_for_every_size(name: str) -> None:
+    plan = traced(everyday(name), synthesize(everyday(name), CHIP)[0].source)
+    assert isinstance(plan, Traced)
+    for sizes in (ODD[name], dict.fromkeys(ODD[name], 1)):
+        assert plan.plan.applies({**sizes, "num_sms": 48})
+
+
+def test_names_that_a_kernel_needs_for_itself_are_given_way() -> None:
+    b = Builder()
+    acc, tile = b.input("acc", "f32", ("TM", "p")), b.input("tile", "f32", ("i", "p"), "weight")
+    gelu = b.node("gelu", [b.node("linear", [acc, tile], "step")], "top")
+    assert not errors_of(task_of(b, {"TM": 9, "p": 17, "i": 5}, gelu.name))
+
+
+def test_a_size_that_no_tensor_has_is_the_users_to_mend() -> None:
+    b = Builder()
+    x = b.input("x", "f32", ("M",))
+    task = task_of(b, {"M": 4, "D": 64}, b.node("mul", [x, b.dim("D")]).name)
+    with pytest.raises(UserError, match="has the size D"):
+        synthesize(task)
+
+
+def test_the_same_task_gives_the_same_text() -> None:
+    assert [c.source for c in synthesize(everyday("attention"))] == [
+        c.source for c in synthesize(everyday("attention"))
+    ]
+
+
+def test_the_proposer_has_all_its_ideas_at_once() -> None:
+    task = everyday("layernorm")
+    first = Synthesizer().propose(ProposalRequest(task, CHIP))
+    assert [c.task for c in first] == [task.identity] * 2
+    verdict = Verdict(status=Status.CORRECT, stage="done")
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, (verdict,))) == []
+
+
+@pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])
+@pytest.mark.parametrize("name", ["layernorm", "linear_gelu", "linear_residual", "attention"])
+def test_defaults_do_not_spill(name: str, arch: str, product: str) -> None:
+    task = everyday(name)
+    source = synthesize(task, chip(product))[0].source
+    kernels: dict[str, bytes] = {}
+    for policy in ("general", "sample"):
+        plan = traced(task, source, policy)
+        assert isinstance(plan, Traced)
+        kernels |= plan.kernels
+    for answer in compile_kernels(kernels, [arch], jobs=2).values():
+        assert not isinstance(answer, Verdict), answer.message
+        assert answer.evidence.spill_bytes == 0
+        assert answer.evidence.mma != "" or name == "layernorm"
+
+
+@given(st.integers(1, 5000))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_a_row_is_cut_into_powers_of_two_that_cover_it(n: int) -> None:
+    from agent.proposers.synthesizer.variants import pieces
+
+    cut = pieces(n)
+    assert cut is not None
+    assert all(c.width & (c.width - 1) == 0 and c.offset % c.width == 0 for c in cut)
+    assert [c.offset for c in cut] == [sum(c.width for c in cut[:i]) for i in range(len(cut))]
+    assert sum(c.width for c in cut) >= n
+    assert (sum(c.width for c in cut) == n) == cut[0].exact or n == cut[0].width
