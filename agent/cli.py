@@ -7,6 +7,7 @@ in two lines on standard error with its exit code; a defect of ours keeps its tr
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,6 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from knowledge_base import errors
+
+EXIT_PIPE = 141  # 128 + SIGPIPE, as of a program that the signal ended: `agent kb facts | head`
 
 app = typer.Typer(
     name="agent",
@@ -36,14 +39,27 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and j
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Knowledge base: file or SQLAlchemy URL.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
-Op = Annotated[str, typer.Option("--op", help="Only this op or task.")]
+Op = Annotated[str, typer.Option("--op", "--task", help="Only this op or task.")]
 Chip = Annotated[str, typer.Option("--gpu", metavar="CHIP", help="Only this chip.")]
 Status = Annotated[str, typer.Option("--status", help="Only this status.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many rows.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+
+        typer.echo(f"agent (tilewright) {metadata.version('tilewright')}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def _agent(context: typer.Context) -> int:
+def _agent(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and end.")
+    ] = False,
+) -> int:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     return errors.EXIT_DONE
@@ -180,6 +196,13 @@ def _listing(what: str, as_json: bool, db: str | None, limit: int = 50, **filter
     return command.listing(what, db, filters, limit, as_json)
 
 
+@kb.callback(invoke_without_command=True)
+def _kb(context: typer.Context) -> int:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+    return errors.EXIT_DONE
+
+
 @kb.command()
 def facts(op: Op = "", gpu: Chip = "", db: Db = None, as_json: Json = False) -> int:
     """Figures and findings, each with its source."""
@@ -256,9 +279,28 @@ def invoke(arguments: list[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return errors.EXIT_INTERRUPTED
-    except BrokenPipeError:  # `agent kb facts | head`: the reader has seen enough
-        sys.stdout = None  # type: ignore[assignment]
-        return errors.EXIT_DONE
+    except SystemExit as ending:  # click and rich end with 1 when a pipe breaks
+        broken = ending.__context__
+        if not isinstance(broken, BrokenPipeError):
+            raise
+        if not _readers_gone():
+            raise broken from None  # a pipe of our own: a defect
+        return EXIT_PIPE
+
+
+def _readers_gone() -> bool:
+    """Whether standard output or error is a pipe that nobody reads any more; such a one is replaced by nothing."""
+    gone = []
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLERR)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            gone.append(descriptor)
+    for descriptor in gone:  # what is still buffered goes there, without a complaint at the end
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, descriptor)
+        os.close(nothing)
+    return bool(gone)
 
 
 def _command() -> Callable[..., Any]:
@@ -268,10 +310,14 @@ def _command() -> Callable[..., Any]:
 def main() -> None:
     """The console script ``agent``."""
     code = invoke(sys.argv[1:])
-    if code == errors.EXIT_INTERRUPTED:
-        # Threads may still wait for an assembler; its process ends with this one.
+    try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+    except BrokenPipeError:
+        _readers_gone()
+        code = EXIT_PIPE
+    if code in (errors.EXIT_INTERRUPTED, EXIT_PIPE):
+        # Threads may still wait for an assembler; its process ends with this one.
         os._exit(code)
     sys.exit(code)
 

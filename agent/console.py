@@ -6,6 +6,7 @@ Tables are made to fit 80 columns.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,13 @@ def console(error: bool = False) -> Console:
     """A console on standard output or error: 80 columns unless a terminal is narrower."""
     from rich.console import Console
 
-    made = Console(stderr=error, highlight=False, soft_wrap=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(
+                errno.EPIPE, "nobody reads any more"
+            )  # the command line says with which code that ends; rich would exit with 1
+
+    made = Piped(stderr=error, highlight=False, soft_wrap=False)
     made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
     return made
 

@@ -77,6 +77,11 @@ def run(
             if as_json:
                 emit({"id": run_id, "status": "interrupted", "exit_code": EXIT_INTERRUPTED})
             return EXIT_INTERRUPTED
+        except BrokenPipeError:  # whoever read the progress is gone
+            with suppress(Exception):
+                folder.log("interrupted: nobody reads the output any more")
+                store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, {"why": "output closed"})
+            raise
         except Exception as error:
             with suppress(Exception):  # what failed may be the disk: the first error is the one to show
                 folder.log(f"failed: {error}")
