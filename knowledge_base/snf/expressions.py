@@ -193,6 +193,8 @@ class Evaluator:
         if isinstance(value, int):
             return Size(self.dims.combine("+", value, 0))
         if isinstance(value, float):
+            if math.isinf(value):
+                raise self.error(node, "this number is too large for a float64", "write inf if infinity is meant")
             return Real(value)
         raise self.error(node, f"SNF has no constant {value!r}")
 
@@ -297,6 +299,8 @@ class Evaluator:
                 out = math.pow(a, b)
             else:
                 out = {"add": a + b, "sub": a - b, "mul": a * b}[op] if op != "div" else a / b
+            if math.isinf(out) and not (math.isinf(a) or math.isinf(b)):
+                raise OverflowError
         except (ZeroDivisionError, OverflowError, ValueError, KeyError) as error:
             raise self.error(node, f"{a!r} {op} {b!r} has no value") from error
         whole = op == "pow" and isinstance(a, int) and isinstance(b, int) and abs(out) < 2**40 and out == int(out)

@@ -188,6 +188,8 @@ ERRORS = [
     ("M = 5\ny = x", 3, 1, "M is already a dimension", ""),
     ("y = GELU(x)\noutputs = y, q", 4, 14, "q is not defined", ""),
     ("y = x", 3, 1, "output x is not computed", ""),
+    ("y = x * 1e400", 3, 9, "too large for a float64", "write inf"),
+    ("y = x * (1e300 * 1e300)", 3, 10, "has no value", ""),
     ("y = GELU(x)\noutputs = y, y", 4, 14, "y is an output twice", ""),
     ("precision: tf23\ny = GELU(x)", 3, 12, "there is no precision tf23", "tf32"),
     ("M in (0, 3)\ny = GELU(x)", 3, 6, "listed values are whole numbers", ""),
