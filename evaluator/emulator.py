@@ -70,8 +70,12 @@ def launch(
 
     Tensors change in place.  ``sanitizer`` checks the launch (see :mod:`.tileir.sanitizer`); ``batch``, ``deadline``
     and ``padding_fill`` are :func:`evaluator.tileir.run`'s; ``write`` receives what the kernel prints (default:
-    standard output).  Raises TypeError and OverflowError for arguments that ct.launch refuses, cuTile's own errors for
-    code its front end refuses, :class:`evaluator.tileir.Unsupported`, and EmulationError if the kernel was stopped.
+    standard output).  Races are looked for only with ``sanitizer=Sanitizer()`` (of :mod:`evaluator.tileir`); they are
+    then among the report's ``findings``.
+
+    Raises TypeError for what is no kernel, TypeError and OverflowError for arguments that ct.launch refuses, cuTile's
+    own errors for code its front end refuses, :class:`evaluator.tileir.Unsupported`, and EmulationError if the kernel
+    was stopped.
     """
     if not isinstance(grid, tuple | list) or not 1 <= len(grid) <= 3:
         raise TypeError(f"the grid must be a tuple of one to three integers, not {grid!r}")

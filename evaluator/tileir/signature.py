@@ -61,7 +61,13 @@ def check_version() -> None:
 
 
 def kernel_parameters(kernel: Any) -> list[tuple[str, Any]]:
-    """(name, annotation node) of a kernel's parameters."""
+    """(name, annotation node) of a kernel's parameters.  Raises LaunchError for what is no kernel."""
+    import cuda.tile as ct
+
+    if not isinstance(kernel, ct.kernel):
+        name = getattr(kernel, "__name__", "")
+        given = f"{name} ({type(kernel).__name__})" if name else type(kernel).__name__
+        raise LaunchError(f"a kernel is wanted, a function decorated with @ct.kernel; given: {given}")
     function = kernel._annotated_function
     return list(zip(function.pysig.parameters, function.parameter_annotations, strict=True))
 
@@ -94,6 +100,10 @@ def bind(kernel: Any, args: Sequence[Any], memory: Memory) -> Binding:
 def _constraint(name: str, node: Any, value: Any, binding: Binding, memory: Memory) -> Any:
     from cuda.tile.compilation import ConstantConstraint, ListConstraint, TupleConstraint
 
+    if type(value).__module__.partition(".")[0] == "numpy":
+        mend = "torch.from_numpy(…) makes one" if getattr(value, "ndim", 0) else ".item() gives it"
+        wanted = "a CPU torch tensor" if getattr(value, "ndim", 0) else "a Python number"
+        raise LaunchError(f"{name}: {wanted} is wanted ({mend}), not numpy.{type(value).__name__}")
     if isinstance(value, tuple):
         nodes = _item_nodes(name, node, len(value))
         items = [

@@ -261,3 +261,22 @@ def test_findings_name_the_kernels_parameter():
     (found,) = emulator.launch((1,), kernel, (torch.zeros(4), torch.zeros(4)), sanitizer=Sanitizer()).findings
     assert "'source'" in found.message
     assert str(found).startswith("out-of-bounds: read of element outside 'source'")
+
+
+@ct.kernel
+def _nothing(x):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kernel", "argument", "says"),
+    [
+        (print, torch.zeros(4), r"@ct.kernel; given: print"),
+        (None, torch.zeros(4), r"@ct.kernel; given: NoneType"),
+        (_nothing, torch.zeros(4).numpy(), r"x: a CPU torch tensor is wanted .*not numpy.ndarray"),
+        (_nothing, torch.zeros(4).numpy()[0], r"x: a Python number is wanted .*not numpy.float32"),
+    ],
+)
+def test_what_is_no_kernel_and_no_argument_is_said(kernel, argument, says):
+    with pytest.raises(TypeError, match=says):
+        emulator.launch((1,), kernel, (argument,))
