@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -42,12 +43,30 @@ class Context:
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None
+    at_once: int = 1  # tasks
+    ended: set[str] = field(default_factory=set)  # labels of the tasks that are done
+    count: int = 1  # tasks of the run
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def check_time(self) -> None:
         """Raises Stopped when the run's time is up or it was interrupted."""
-        if self.stopping.is_set() or (self.deadline is not None and time.monotonic() > self.deadline):
+        self.check_stopping()
+        if self.left < 0:
             raise Stopped
+
+    def check_stopping(self) -> None:
+        """Raises Stopped when the run was interrupted; a search minds its time itself and keeps what it has."""
+        if self.stopping.is_set():
+            raise Stopped
+
+    def unfinished(self) -> int:
+        """How many tasks still need some of the time."""
+        return self.count - len(self.ended)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ def run(
     with ExitStack() as stack:
         judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))
         context = _context(run_id, options, chip, choice, store, folder, judges, progress, stopping, jobs)
+        context = replace(context, at_once=jobs, count=len(decomposition.tasks))
         works = _works(context, decomposition)
         progress.begin([*(w.label for w in works), LABEL])
         try:
@@ -243,7 +244,10 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
     searched, span = sum(r.searched for r in results), sum(r.configurations for r in results)
-    notes.append(f"{searched} of {span} configurations compiled; search budget {SEARCH_SECONDS:.0f} s a job.")
+    if span:
+        notes.append(f"{searched} of {span} configurations compiled; search budget {SEARCH_SECONDS:.0f} s a job.")
+    else:
+        notes.append("No configuration was searched.")
     return tuple(notes)
 
 

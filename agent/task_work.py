@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
 KNOWN = 3  # candidates of the knowledge base that a task starts from
+SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its modelled time is below this share of the general one's
@@ -44,6 +45,7 @@ class TaskWork:
     def __init__(self, context: Context, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls = context, task, label, calls
         self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
+        self.searched = self.configurations = 0  # of all candidates: compiled, of how many
         self.rejected: list[dict[str, Any]] = []
         self.feedback: list[Verdict] = []
         self.fresh = False  # something was judged or searched that was not known
@@ -68,10 +70,18 @@ class TaskWork:
                 raise  # otherwise: its judge was ended because the run is
             self.say_end(False, "stopped")
             if general is None:
-                return self.result("unfinished", "stopped before a kernel was judged", None, start)
+                return self.result("unfinished", self.why_unfinished(), None, start)
         result = self.conclude(general, special, start)
         self.say_end(result.correct, f"{result.kernel[:8]} {result.status}" if result.correct else result.status)
         return result
+
+    def why_unfinished(self) -> str:
+        """What the run's end kept from this task."""
+        if self.rejected:
+            return "stopped before a correct kernel was found"
+        if self.searched:
+            return f"stopped with {self.searched} of {self.configurations} configurations searched and none judged"
+        return "stopped before anything was searched"
 
     # ------------------------------------------------------------------------------------------------ candidates
 
@@ -94,12 +104,21 @@ class TaskWork:
 
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[Ranking, str]]:
         """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
-        found = []
+        self.context.check_time()
+        seconds = min(self.seconds, SEARCHING * self.context.left * self.part())
+        end = time.monotonic() + seconds
+        found: list[tuple[Ranking, str]] = []
         for number, (candidate, move) in enumerate(candidates):
-            self.context.check_time()
+            self.context.check_stopping()
+            if self.context.deadline is not None and time.monotonic() > end and any(r.rows for r, _ in found):
+                break  # the rest of the budget is for judging
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
-            found.append((self.ranking(candidate, self.seconds / len(candidates)), move))
+            found.append((self.ranking(candidate, seconds / len(candidates)), move))
         return sorted(found, key=lambda pair: _step(pair[0].us))
+
+    def part(self) -> float:
+        """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
+        return min(1.0, self.context.at_once / max(1, self.context.unfinished()))
 
     def ranking(self, candidate: Candidate, seconds: float) -> Ranking:
         """The candidate's configurations: as they are known, else searched now and recorded."""
@@ -113,6 +132,8 @@ class TaskWork:
             rows = self.search(candidate, seconds)
             context.store.record(candidate, rows, run=context.run, move="search")
         ranked = rank(candidate, rows)
+        self.searched += ranked.searched
+        self.configurations += ranked.configurations
         self.promising += [dict(row.configuration) for row in ranked.rows[:1]]
         if not ranked.rows and ranked.refused is not None:
             self.reject(candidate, ranked.refused)
@@ -124,7 +145,7 @@ class TaskWork:
         context = self.context
 
         def progress(done: int, expected: int, _: Row) -> None:
-            context.check_time()
+            context.check_stopping()
             self.say(self.done, f"searching {done}/{expected}")
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
@@ -155,7 +176,13 @@ class TaskWork:
             if general is not None and special is not None:
                 continue
             self.say(0.4 + 0.6 * number / len(rankings), "judging")
-            judged = self.judge_best(ranking, move)
+            try:
+                judged = self.judge_best(ranking, move)
+            except Stopped:
+                self.context.check_stopping()
+                if general is None:
+                    raise
+                break  # the time is up, and there is a kernel
             if judged is None:
                 continue
             if judged.general:
@@ -260,7 +287,7 @@ class TaskWork:
             "seconds": round(time.monotonic() - start, 3),
         }
         if judged is None:
-            return TaskResult(**common)
+            return TaskResult(**common, searched=self.searched, configurations=self.configurations)
         evaluation = judged.known.evaluation
         return TaskResult(
             **common,
@@ -281,6 +308,7 @@ class TaskWork:
         self.context.progress.step(self.label, done, 1.0, now)
 
     def say_end(self, good: bool, text: str) -> None:
+        self.context.ended.add(self.label)
         self.context.progress.end(self.label, good, text)
         self.context.folder.log(f"{self.label}: {text}")
 

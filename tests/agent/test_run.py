@@ -235,6 +235,17 @@ def test_a_budget_that_is_over_leaves_a_run_to_go_on_with(
     assert "--resume" in " ".join(document["notes"])
 
 
+def test_a_short_budget_is_not_eaten_by_searching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.snf").write_text("M, N = 64, 96\nx: bf16[M, N]\ny = Softmax(x + x)\n")
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["run", "--target", "one.snf", "--budget-minutes", "0.25", "--json"]) in (0, 1)
+    document = json.loads(capfd.readouterr().out)
+    assert {t["status"] for t in document["tasks"]} == {"correct"}
+    assert all(t["searched"] > 0 for t in document["tasks"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -381,6 +392,19 @@ def test_emulate_runs_one_shape_and_search_ranks_configurations(
     shape = ["--task", "add", "--shape", "M=20,N=20", "--json"]
     assert invoke(["emulate", "right.py", *shape]) == 0
     assert json.loads(capfd.readouterr().out)["outputs"]["y"]["elements"] == 400
+    Path("wrong.py").write_text(WRONG.format(op="-"))
+    assert invoke(["emulate", "wrong.py", *shape]) == 1
+    assert json.loads(capfd.readouterr().out)["outputs"]["y"]["wrong"] is True
+    assert invoke(["emulate", "wrong.py", *shape[:-1]]) == 1
+    assert "y is beyond 2 ×: agent check would call this wrong" in capfd.readouterr().err
+    racing = WRONG.format(op="+").replace("ct.store(y, (", "ct.store(y, (0 * ", 1)
+    Path("racing.py").write_text(racing)
+    assert invoke(["emulate", "racing.py", "--task", "add", "--shape", "M=200,N=20"]) == 1
+    said = capfd.readouterr().err
+    assert "ct.store(y, (0 * " in said  # the text of its line
+    assert said.count("write the same tile of 'y'") == 1, said
     assert invoke(["search", "right.py", *shape]) == 0
     found = json.loads(capfd.readouterr().out)
     assert [(r["status"], r["kind"]) for r in found["rows"]] == [("ranked", "modelled")]
+    assert invoke(["search", "right.py", *shape[:-1]]) == 0
+    assert "correctness is not judged here" in " ".join(capfd.readouterr().err.split())
