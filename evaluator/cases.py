@@ -100,7 +100,7 @@ class Runner:
         done = execute(traced.plan, programs, buffers | outputs, dims, poison=poison, sanitize=sanitize, deadline=limit)
         if done.verdict is not None:
             return _at(done.verdict, sizes)
-        unsafe = _unsafe(done, sizes)
+        unsafe = _unsafe(done, sizes, self.task)
         if unsafe is not None:
             return unsafe
         for tensor in self.task.inputs:
@@ -244,10 +244,15 @@ def _index(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
-def _unsafe(done: Execution, sizes: Sizes) -> Verdict | None:
+def _unsafe(done: Execution, sizes: Sizes, task: Task) -> Verdict | None:
     if not done.findings:
         return None
     worst = done.findings[0]
+    roles = {t.name: t.role for t in task.inputs}
+    if worst.kind == "race" and worst.buffer in roles:
+        # Reads do not race: where blocks race in an input, one of them writes it, and atomics would not mend that.
+        message = f"{roles[worst.buffer]} {worst.buffer} is written: {worst.message} ({text(sizes)})"
+        return _verdict(Status.UNSAFE, "input-modified", message, line=worst.line, findings=done.findings[:20])
     message = f"{worst.message} ({text(sizes)})"
     return _verdict(Status.UNSAFE, worst.kind, message, line=worst.line, findings=done.findings[:20])
 

@@ -7,17 +7,20 @@ never part of the decision that it is wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluator.compare import MANTISSA_BITS, Failure, ulp
+from evaluator.compare import MANTISSA_BITS, Case, Errors, Failure, ulp
 
 if TYPE_CHECKING:
     import torch
 
 SMALL = 0.08  # relative error up to which a result is "imprecise" rather than "different"
 EXPLAINED = 0.02  # share of the error's RMS that a pattern may leave unexplained
+TILES = (8, 16, 32, 64, 128, 256)  # lengths of a reduction's tile
+RIGHT = 4.0  # errors up to this often PyTorch's are no missing part of a sum
+CONTRACTIONS = frozenset({"linear", "matmul"})
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,16 @@ class Evidence:
     reference: torch.Tensor
     bad: torch.Tensor
     ops: frozenset[str]
+    measured: Sequence[tuple[Case, Errors]] = ()  # the same output at all judged sizes
 
 
-def diagnose(failure: Failure, ops: frozenset[str] = frozenset()) -> tuple[str, str]:
-    """(error class, sentence) for ``failure``; ("wrong-numbers", "") if no pattern fits.  ``ops``: the task's ops."""
+def diagnose(
+    failure: Failure, ops: frozenset[str] = frozenset(), measured: Sequence[tuple[Case, Errors]] = ()
+) -> tuple[str, str]:
+    """(error class, sentence) for ``failure``; ("wrong-numbers", "") if no pattern fits.
+
+    ``ops``: the task's ops; ``measured``: its output on the same distribution at all sizes that were judged.
+    """
     import torch
 
     case = failure.case
@@ -42,7 +51,7 @@ def diagnose(failure: Failure, ops: frozenset[str] = frozenset()) -> tuple[str, 
     tolerance = torch.nan_to_num(ulp(reference, case.dtype), 1.0)
     tolerance = tolerance + 4 * (case.eager.to(torch.float64) - reference).abs().nan_to_num(0.0, 0.0, 0.0).max()
     bad = ((got - reference).abs() > tolerance) | (torch.isfinite(got) != torch.isfinite(reference))
-    evidence = Evidence(failure, got, reference, bad, ops)
+    evidence = Evidence(failure, got, reference, bad, ops, measured)
     for pattern in PATTERNS:
         found = pattern(evidence)
         if found is not None:
@@ -88,6 +97,43 @@ def _tail(e: Evidence) -> tuple[str, str] | None:
                 f"{word} {first} and up (of {extent}) are wrong, all before are right: the tail is not computed",
             )
     return None
+
+
+def _sum_tail(e: Evidence) -> tuple[str, str] | None:
+    """A contraction that is wrong exactly where one size is no multiple of a tile: the rest of its sum is missing.
+
+    What is missing must look so, too: an error that has nothing to do with what was summed, and whose share of the
+    reference's square is about the share of the tail.
+    """
+    if not CONTRACTIONS & e.ops or e.failure.kind != "value":
+        return None
+    error, whole = e.got - e.reference, float(e.reference.square().sum())
+    size, part = _rms(error), _rms(e.got)
+    if not whole or not math.isfinite(size) or not size or abs(float((error * e.got).mean())) > 0.25 * size * part:
+        return None
+    sizes = e.failure.case.sizes
+    # a size that the output has is hardly the one that was summed over
+    for name in sorted(sizes, key=lambda name: sizes[name] in e.got.shape):
+        share = float(error.square().sum()) / whole
+        fits = [t for t in TILES if sizes[name] % t / sizes[name] / 2 < share < 2 * (sizes[name] % t) / sizes[name]]
+        fits = [t for t in fits if _only_at_rests(e.measured, name, t)]
+        if fits:  # the judged sizes may not tell 64 from 128
+            return (
+                "sum-tail",
+                f"right where {name} is a multiple of {' or '.join(map(str, fits))}, wrong where it is not: the last "
+                f"{sizes[name] % fits[0]} of {sizes[name]} products are not summed",
+            )
+    return None
+
+
+def _only_at_rests(measured: Sequence[tuple[Case, Errors]], name: str, tile: int) -> bool:
+    """Whether the cases that are wrong are just those where size ``name`` is no multiple of ``tile``, some being right.
+
+    A shorter tile would call sizes right that are wrong; a longer one would call sizes wrong that are right.
+    """
+    rests = [case.sizes[name] % tile != 0 for case, _ in measured]
+    bad = [errors.kernel_largest > RIGHT * errors.yardstick_largest for _, errors in measured]
+    return rests == bad and True in bad and False in bad
 
 
 def _mask(e: Evidence) -> tuple[str, str] | None:
@@ -197,6 +243,7 @@ PATTERNS: tuple[Callable[[Evidence], tuple[str, str] | None], ...] = (
     _not_a_number,
     _constant,
     _tail,
+    _sum_tail,
     _mask,
     _transposed,
     _scaled,

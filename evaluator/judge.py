@@ -313,7 +313,7 @@ def accept(
     for output, of_output in measured.items():
         for pool in pools(of_output, company):
             if not pool.errors.acceptable:
-                raise Rejected(wrong(worst(pool), summary(pool.errors), ops))
+                raise Rejected(wrong(worst(pool), summary(pool.errors), ops, of_output))
         total = of_output[0][1]
         for _, errors in of_output[1:]:
             total = total + errors
@@ -321,11 +321,19 @@ def accept(
     return figures
 
 
-def wrong(failure: Failure, figures: dict[str, Any] | None, ops: frozenset[str]) -> Verdict:
-    """The verdict on an element that is wrong; ``figures`` are those of its pool, ``ops`` what the task is made of."""
+def wrong(
+    failure: Failure,
+    figures: dict[str, Any] | None,
+    ops: frozenset[str],
+    measured: Sequence[tuple[Case, Errors]] = (),
+) -> Verdict:
+    """The verdict on an element that is wrong.
+
+    ``figures`` are those of its pool, ``ops`` what the task is made of; ``measured``: the output at all sizes.
+    """
     from evaluator.diagnose import diagnose
 
-    error_class, pattern = diagnose(failure, ops)
+    error_class, pattern = diagnose(failure, ops, measured)
     case = failure.case
     message = (
         f"{case.output}{list(failure.index)} is {failure.got:.6g}, should be {failure.expected:.6g}"

@@ -67,7 +67,17 @@ WRONG = {
         "linear", (("(ct.cdiv(x.shape[0], TM)", "(max(1, x.shape[0] // TM)"),), "unsafe", "output-not-written"
     ),
     "the tail of K is skipped": Wrong(
-        "linear", (("ct.cdiv(x.shape[1], TK)", "x.shape[1] // TK"),), "wrong", "wrong-numbers"
+        "linear", (("ct.cdiv(x.shape[1], TK)", "x.shape[1] // TK"),), "wrong", "sum-tail"
+    ),
+    "the first product of each sum is skipped": Wrong(
+        "linear", (("range(ct.cdiv(", "range(1, ct.cdiv("),), "wrong", ""
+    ),
+    "an input is written by two blocks": Wrong(
+        "linear",
+        (("    ct.store(y,", "    ct.store(x, (0, 0), ct.full((TM, TK), 0.0, x.dtype))\n    ct.store(y,"),),
+        "unsafe",
+        "input-modified",
+        line="ct.store(x, (0, 0), ct.full((TM, TK), 0.0, x.dtype))",
     ),
     "sums are kept in bf16": Wrong(
         "linear",
