@@ -21,7 +21,7 @@ from evaluator.sizes import ELEMENTS, Sizes
 if TYPE_CHECKING:
     import torch
 
-RMS_FACTOR = 2.0  # DESIGN's meaning of right
+RMS_FACTOR = 2.0  # the meaning of right: docs/judging.md
 LARGEST_FACTOR = 4.0
 DOUBT = 2.0  # a pool that exceeds its limits by less than this factor is enlarged before it is judged
 MANTISSA_BITS = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}

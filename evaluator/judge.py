@@ -1,4 +1,4 @@
-"""The judge: is this candidate right?  DESIGN's meaning of right, whole, on the CPU.
+"""The judge: is this candidate right?  The meaning of right of docs/judging.md, whole, on the CPU.
 
     with Oracle() as oracle:
         judgement = judge(source, everyday("layernorm"), chip("rtx5070"), oracle=oracle)

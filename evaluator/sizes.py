@@ -18,7 +18,7 @@ from knowledge_base.snf.task import Task
 
 Sizes = dict[str, int]
 
-ELEMENTS = 16_384  # DESIGN: errors are pooled over at least this many elements
+ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many elements
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
