@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from evaluator.compare import Errors, Failure
     from evaluator.judge import Judgement
     from knowledge_base.records import Candidate, Verdict
     from knowledge_base.snf.task import Task
@@ -124,7 +125,10 @@ def emulate(
     seed: int | None,
     as_json: bool,
 ) -> int:
-    """Runs the file once at the task's sizes from its Tile IR; exit 0 if that gave results, 1 if it was stopped."""
+    """Runs the file once at the task's sizes from its Tile IR.
+
+    Exit 0 if that gave results within the judge's limits; 1 if it was stopped, found unsafe, or its results are wrong.
+    """
     import time
 
     from evaluator.cases import Runner
@@ -142,7 +146,7 @@ def emulate(
     (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "general")], chip)
     document: dict[str, Any] = {"task": task.name, "shape": task.sizes, "configuration": dict(axes) or "default"}
     if isinstance(traced, Verdict):
-        return _stopped(traced, document, as_json)
+        return _stopped(traced, source, document, as_json)
     with Oracle() as oracle:
         expected = oracle.expect(task, task.sizes, "normal", seed or 0)
     start = time.monotonic()
@@ -150,15 +154,17 @@ def emulate(
     cases = runner.run(0, dims(task.sizes, chip), dict(task.sizes), "normal", expected, True, False)
     seconds = time.monotonic() - start
     if isinstance(cases, Verdict):
-        return _stopped(cases, document, as_json)
-    figures = {}
+        return _stopped(cases, source, document, as_json)
+    figures: dict[str, dict[str, Any]] = {}
     for case in cases:
         errors = measure(case)
         figures[case.output] = {"failure": errors.kind} if isinstance(errors, Failure) else summary(errors)
+        figures[case.output] |= dict(zip(("wrong", "remark"), _beyond(errors), strict=True))
+    code = EXIT_REJECTED if any(figure["wrong"] for figure in figures.values()) else EXIT_DONE
     document |= {"outputs": figures, "seconds": round(seconds, 3), "launches": len(traced.plan.launches)}
     if as_json:
         emit(document)
-        return EXIT_DONE
+        return code
     err = console(error=True)
     made = table(
         [("output", "left", 12), ("elements", "right", 10), ("RMS error", "right", 12), ("÷ PyTorch's", "right", 11)]
@@ -166,11 +172,31 @@ def emulate(
     for name, figure in figures.items():
         made.add_row(name, *(_number(figure.get(key)) for key in ("elements", "rms")), _ratio(figure.get("rms_ratio")))
     err.print(made)
+    for name, figure in figures.items():
+        if figure["remark"]:
+            err.print(f"{name} is {figure['remark']}", markup=False, style="red" if figure["wrong"] else "yellow")
     err.print(f"{pairs(task.sizes)}, {document['launches']} launches, run twice in {seconds:.1f} s", style="dim")
-    return EXIT_DONE
+    return code
 
 
 EMULATE_SECONDS = 120.0
+
+
+def _beyond(errors: Errors | Failure) -> tuple[bool, str]:
+    """(whether the judge would reject one output for it, what to say): its limits, applied to one run."""
+    from evaluator.compare import LARGEST_FACTOR, RMS_FACTOR, Failure
+    from evaluator.sizes import ELEMENTS
+
+    if isinstance(errors, Failure):
+        value = f"{errors.got:.6g} at {list(errors.index)}, should be {errors.expected:.6g}"
+        return True, f"{value}: agent check would call this wrong"
+    if errors.acceptable:
+        return False, ""
+    too_large = errors.rms(errors.beyond_squares) > RMS_FACTOR * errors.rms(errors.yardstick_squares)
+    limit = f"{RMS_FACTOR:.0f} ×" if too_large else f"{LARGEST_FACTOR:.0f} × PyTorch's largest error"
+    if errors.doubtful and errors.count < ELEMENTS:
+        return False, f"beyond {limit}, but of few elements: agent check decides on more"
+    return True, f"beyond {limit}: agent check would call this wrong"
 
 
 def print_verdict(err: Console, verdict: Verdict) -> None:
@@ -179,17 +205,20 @@ def print_verdict(err: Console, verdict: Verdict) -> None:
 
     style = "green" if verdict.correct else "red"
     err.print(f"[{style}]{verdict.status.value}[/{style}] [dim]{escape(verdict.error_class)}[/dim]")
+    told = next((f for f in verdict.findings if f.message in verdict.message), None)  # the headline is a finding's
     if verdict.message:
-        err.print(escape(verdict.message))
+        where = f", in block {told.block}" if told is not None and told.block else ""
+        err.print(escape(verdict.message + where))
     if verdict.line is not None:
         err.print(f"line {verdict.line}: {escape(verdict.source)}")
     if verdict.hint:
         err.print(f"hint: {escape(verdict.hint)}")
-    for finding in verdict.findings[:5]:
+    others = [f for f in verdict.findings if f is not told]
+    for finding in others[:5]:
         where = f" in block {finding.block}" if finding.block else ""
         err.print(escape(f"- {finding.kind}{where}: {finding.message}"), style="yellow")
-    if len(verdict.findings) > 5:
-        err.print(f"… and {len(verdict.findings) - 5} more findings", style="yellow")
+    if len(others) > 5:
+        err.print(f"… and {len(others) - 5} more findings", style="yellow")
     if verdict.correct:
         made = table(
             [("inputs", "left", 12), ("output", "left", 8), ("elements", "right", 10), ("RMS ÷ PyTorch's", "right", 15)]
@@ -253,7 +282,10 @@ def note_of(task: Task, candidate: Candidate, evaluations: Sequence[Evaluation],
     return ""
 
 
-def _stopped(verdict: Verdict, document: dict[str, Any], as_json: bool) -> int:
+def _stopped(verdict: Verdict, source: str, document: dict[str, Any], as_json: bool) -> int:
+    from evaluator.judge import finished
+
+    verdict = finished(verdict, source)  # the hint, and the text of its line
     if as_json:
         emit(document | {"verdict": verdict.model_dump()})
     else:

@@ -59,6 +59,7 @@ def search(
         counts = ", ".join(f"{count} {status}" for status, count in found.counts().items())
         err.print(f"{found.total} configurations: {counts}; {found.left_out} not looked at", style="dim")
         err.print(f"times are modelled for {chip.name}, floor {_floor(found)} µs; {found.seconds:.1f} s", style="dim")
+        err.print("ranked only: correctness is not judged here, see agent check", style="dim")
     if noted:
         err.print(noted, markup=False)
     return EXIT_DONE if usable else EXIT_REJECTED

@@ -397,11 +397,11 @@ def test_emulate_runs_one_shape_and_search_ranks_configurations(
     assert json.loads(capfd.readouterr().out)["outputs"]["y"]["wrong"] is True
     assert invoke(["emulate", "wrong.py", *shape[:-1]]) == 1
     assert "y is beyond 2 ×: agent check would call this wrong" in capfd.readouterr().err
-    racing = WRONG.format(op="+").replace("ct.store(y, (", "ct.store(y, (0 * ", 1)
+    racing = WRONG.format(op="+").replace("ct.store(y, index=(i,", "ct.store(y, index=(0,")
     Path("racing.py").write_text(racing)
     assert invoke(["emulate", "racing.py", "--task", "add", "--shape", "M=200,N=20"]) == 1
     said = capfd.readouterr().err
-    assert "ct.store(y, (0 * " in said  # the text of its line
+    assert "ct.store(y, index=(0, j)" in said  # the text of its line
     assert said.count("write the same tile of 'y'") == 1, said
     assert invoke(["search", "right.py", *shape]) == 0
     found = json.loads(capfd.readouterr().out)
