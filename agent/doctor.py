@@ -1,6 +1,7 @@
 """``agent doctor``: what this machine can do, what is missing, and the command that mends each.
 
-It looks and asks; it changes nothing but that the knowledge base is created, which is how it is known to be writable.
+It looks and asks, and leaves nothing behind; a knowledge base that is there is opened, which is how it is known to be
+writable.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import importlib.util
 import os
 import platform
 import re
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -151,6 +154,15 @@ def _key() -> Finding:
 def _database(db: str | None) -> Finding:
     from knowledge_base.store import Store
 
+    from .kb import file_of
+
+    file = file_of(db)
+    if file is not None and not file.is_file():
+        folder = next(p for p in file.resolve().parents if p.is_dir())
+        with suppress(OSError), tempfile.TemporaryFile(dir=folder):
+            return Finding("database", "ok", f"none yet at {file}: agent run makes it")
+        state, says = ("missing" if db else "without"), f"none at {file}, and {folder} can't be written"
+        return Finding("database", state, says, "start agent in a folder of yours, or name a file with --db")
     try:
         with Store.open(db) as store:
             return Finding("database", "ok", f"{store.database.url} can be written")

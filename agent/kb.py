@@ -6,14 +6,21 @@ What is read, and how, is :mod:`knowledge_base.browse`'s work.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from knowledge_base.errors import UserError, nearest
 
 from .console import console, emit, pairs, table, us
+
+if TYPE_CHECKING:
+    from knowledge_base.store import Store
 
 Row = dict[str, Any]
 Column = tuple[str, str, int | None, Callable[[Row], str]]  # heading, alignment, width, text of a row
@@ -165,16 +172,49 @@ LISTINGS: dict[str, Listing] = {
 }
 
 
+@contextmanager
+def reading(db: str | None) -> Iterator[Store]:
+    """The knowledge base to look at: nothing is created where there is none, and a read-only file will do.
+
+    Raises UserError where ``db`` names a file that is not there.  The default base may be missing: then there is what
+    ships with the project.
+    """
+    from knowledge_base.database import DEFAULT
+    from knowledge_base.store import Store
+
+    file = file_of(db)
+    if db and file is not None and not file.is_file():
+        raise UserError(f"there is no knowledge base at {file}", "Check --db; `agent run … --db` makes one.")
+    if file is None or (file.is_file() and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
+        with Store.open(db or DEFAULT) as store:
+            yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:  # a copy, as opening migrates and seeds
+        copy = Path(folder) / "knowledge.db"
+        for beside in ("", "-wal"):
+            if (part := file.with_name(file.name + beside)).is_file():
+                shutil.copyfile(part, copy.with_name(copy.name + beside))
+        with Store.open(str(copy)) as store:
+            yield store
+
+
+def file_of(db: str | None) -> Path | None:
+    """The file that ``--db`` names; None for a database that is none."""
+    from knowledge_base.database import url_of
+
+    scheme, _, path = url_of(db).partition(":///")
+    return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path not in ("", ":memory:") else None
+
+
 def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_json: bool) -> int:
     """Prints one table (or JSON list).  Raises UserError for a filter value that names nothing."""
     from knowledge_base import browse
-    from knowledge_base.store import Store
 
     shown = LISTINGS[what]
     given: dict[str, Any] = {name: value for name, value in filters.items() if value and name in shown.filters}
     _check(what, given)
     limits = {"limit": limit} if shown.limited else {}
-    with Store.open(db) as store:
+    with reading(db) as store:
         rows = getattr(browse, what)(store.database, **given, **limits)
     if as_json:
         emit(rows)
@@ -196,9 +236,8 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
 def show(prefix: str, db: str | None, as_json: bool) -> int:
     """Prints everything about one id."""
     from knowledge_base import browse
-    from knowledge_base.store import Store
 
-    with Store.open(db) as store:
+    with reading(db) as store:
         row = browse.show(store.database, prefix)
     if as_json:
         emit(row)

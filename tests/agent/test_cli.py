@@ -92,9 +92,30 @@ def test_with_json_an_error_is_a_document_too(capfd: pytest.CaptureFixture[str])
     assert json_of(capfd)["error"]["exit_code"] == 2  # type: ignore[index]
 
 
-@pytest.mark.parametrize("command", [*(["kb", what] for what in LISTINGS), ["doctor"]])
-def test_an_unwritable_database_is_exit_3(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    code = invoke([*command, "--db", "/proc/nowhere/kb.db"])
+@pytest.mark.parametrize("what", LISTINGS)
+def test_a_knowledge_base_that_is_not_there_is_exit_2(what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["kb", what, "--db", "nowhere/kb.db"]) == 2
+    assert "there is no knowledge base at nowhere/kb.db" in capfd.readouterr().err
+
+
+def test_looking_creates_nothing(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["kb", "kernels"], ["kb", "facts"], ["doctor"]):
+        assert invoke(arguments) == 0
+    capfd.readouterr()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_looking_works_where_nothing_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("/proc")
+    assert invoke(["kb", "facts"]) == 0
+    assert invoke(["doctor"]) == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_unwritable_database_is_exit_3(capfd: pytest.CaptureFixture[str]) -> None:
+    code = invoke(["doctor", "--db", "/proc/nowhere/kb.db"])
     assert code == 3
     captured = capfd.readouterr()
     assert "/proc/nowhere" in captured.err + captured.out
@@ -163,6 +184,23 @@ def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(comm
 def test_the_version_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--version"]) == 0
     assert capfd.readouterr().out.startswith("agent (tilewright) ")
+
+
+def test_the_candidate_in_the_documentation_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "candidate.md").read_text()
+    (tmp_path / "my_gelu.py").write_text(text.split("```python\n")[1].split("```")[0])
+    shape = ["--shape", "M=33,N=70,K=40", "--gpu", "rtx5070", "--json"]
+    assert invoke(["emulate", "my_gelu.py", "--task", "linear_gelu", *shape]) == 0
+    assert json_of(capfd)["outputs"]["y"]["rms_ratio"] < 2  # type: ignore[index]
+
+
+def test_targets_lists_argument_orders_targets_and_chips(capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["targets"]) == 0
+    out = capfd.readouterr().out
+    assert "linear_gelu(x[M,K], w[N,K], b[N]) -> y[M,N]" in out
+    assert "gpt2-block" in out
+    assert "rtx5070" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_sizes_and_axes_are_read_as_they_are_written() -> None:
