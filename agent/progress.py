@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from rich.table import Column
 
 
+EVERY_S = 15.0  # a task at work is heard of at least so often
+
+
 class Progress(Protocol):
     """What the loop may say.  ``done`` of ``total`` steps of a task; ``now`` says what it is doing."""
 
-    def begin(self, tasks: list[str]) -> None: ...
+    def begin(self, tasks: list[str]) -> None: ...  # the last one is the whole target
     def step(self, task: str, done: float, total: float, now: str) -> None: ...
     def end(self, task: str, good: bool, text: str) -> None: ...
     def say(self, text: str) -> None: ...
@@ -42,24 +46,54 @@ class Silent:
 
 
 class Lines:
-    """One line per event on standard error, with the seconds since the start."""
+    """One line per event on standard error, with the seconds since the start; a task at work is heard of now and then.
 
-    def __init__(self) -> None:
+    Lines fit 80 columns: a long one is wrapped.
+    """
+
+    def __init__(self, every: float = EVERY_S) -> None:
         self._start = time.monotonic()
+        self._every = every
         self._lock = threading.Lock()
+        self._now: dict[str, str] = {}  # task at work → what it is doing
+        self._heard: dict[str, float] = {}  # task → when it was last spoken of
 
     def begin(self, tasks: list[str]) -> None:
-        self.say(f"{len(tasks)} tasks: {', '.join(tasks)}")
+*works, whole = tasks
+        self.say(f"{len(works)} task{'s' if len(works) != 1 else ''}: {', '.join(works)}; then {whole}")
+        threading.Thread(target=self._remind, daemon=True).start()
 
     def step(self, task: str, done: float, total: float, now: str) -> None:
-        pass
+        self._heard.setdefault(task, time.monotonic())
+        self._now[task] = now
 
     def end(self, task: str, good: bool, text: str) -> None:
+        self._now.pop(task, None)
         self.say(f"{'ok ' if good else '-- '} {task}: {text}")
 
     def say(self, text: str) -> None:
+        import textwrap
+
         with self._lock:
-            print(f"[{time.monotonic() - self._start:6.1f}] {text}", file=sys.stderr, flush=True)
+            head = f"[{time.monotonic() - self._start:6.1f}] "
+            # a path is never broken: it may be copied
+            for line in textwrap.wrap(text, 80 - len(head), break_long_words=False, break_on_hyphens=False) or [""]:
+                print(head + line, file=sys.stderr, flush=True)
+                head = " " * len(head)
+
+    def _remind(self) -> None:
+        with suppress(OSError, ValueError):  # nobody reads, or the interpreter ends
+            while True:
+                time.sleep(self._every / 5)
+                self.remind()
+
+    def remind(self) -> None:
+        """Says what each task is doing that has not been heard of for a while."""
+        now = time.monotonic()
+        for task, doing in list(self._now.items()):
+            if now - self._heard.get(task, now) >= 0.8 * self._every:
+                self._heard[task] = now
+                self.say(f"    {task}: {doing}")
 
 
 class Bars:

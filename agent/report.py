@@ -34,7 +34,7 @@ def final_table(summary: RunSummary, out: Console) -> None:
         if task.correct:
             kernel, error = task.kernel[:7], ratio(task.error)
         else:
-            kernel, error = f"[red]{task.status[:7]}[/red]", "-"
+            kernel, error = "-", "-"  # the status is said in words below
         times = (us(task.us, task.kind), us(task.floor_us), _percent(task.share))
         made.add_row(escape(name), kernel, escape(task.fusion), error, *times)
     out.print()
@@ -63,10 +63,15 @@ def _totals(summary: RunSummary) -> str:
             f"target: {us(summary.total_us, kind)} µs, floor {us(summary.total_floor_us)} µs on {summary.chip}"
         )
     for name, plan in summary.plans.items():
-        counts = f"{int(plan['tasks'])} tasks, {int(plan['calls'])} calls"
+        counts = f"{count(plan['tasks'], 'task')}, {count(plan['calls'], 'call')}"
         chosen = " (chosen)" if name == summary.plan else ""
         lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{chosen}")
     return "\n".join(lines)
+
+
+def count(number: float, thing: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{int(number)} {thing}" if number == 1 else f"{int(number)} {thing}s"
 
 
 def ratio(value: float | None) -> str:
@@ -129,7 +134,10 @@ def _task(t: TaskResult) -> list[str]:
     lines = [f"## {t.name}", "", f"Sizes {pairs(dict(t.sizes))}; identity `{t.identity[:16]}`; {t.seconds:.1f} s.", ""]
     if t.correct:
         lines += [f"Kernel `{t.kernel[:12]}` by {t.proposer} in `{t.folder}`. {t.note}".rstrip(), ""]
-        lines += [f"{t.searched} of {t.configurations} configurations were compiled and ranked by modelled time.", ""]
+        lines += [
+            f"{t.searched} of {count(t.configurations, 'configuration')} compiled and ranked by modelled time.",
+            "",
+        ]
         for number, guards in enumerate(t.guards, 1):
             lines.append(f"- plan {number}: {' and '.join(guards) or 'every size'}")
         for e in t.evidence:

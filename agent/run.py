@@ -245,7 +245,9 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
     searched, span = sum(r.searched for r in results), sum(r.configurations for r in results)
     if span:
-        notes.append(f"{searched} of {span} configurations compiled; search budget {SEARCH_SECONDS:.0f} s a job.")
+        notes.append(
+            f"{searched} of {report.count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
+        )
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)

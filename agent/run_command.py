@@ -58,6 +58,8 @@ def run(
     )
     err = console(error=True)
     with Store.open(db) as store:
+        if resume and (done := _done(store, resume)) is not None:
+            return _say_done(done, err, as_json)
         begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
         run_id, asked, chip, graph, folder = begun
         choice = choose(asked.proposer, asked.model)
@@ -93,6 +95,39 @@ def run(
         emit(summary.document())
     final_table(summary, err)
     return summary.exit_code
+
+
+def _done(store: Any, run_id: str) -> dict[str, Any] | None:
+    """The record of a run in which nothing is left to do; None if it can be gone on with."""
+    from knowledge_base import browse
+    from knowledge_base.errors import EXIT_DONE
+
+    from .promote import find_run
+
+    name = find_run(run_id).name
+    rows = [r for r in browse.runs(store.database, status="done", limit=1_000_000) if r["id"] == name]
+    if not rows or rows[0]["exit_code"] != EXIT_DONE:
+        return None
+    return dict(browse.show(store.database, name))
+
+
+def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
+    """A run that is done is not run again: its table as it was, and its exit code."""
+    from .report import final_table
+    from .summary import RunSummary, TaskResult
+
+    stored = record["summary"]
+    if as_json:
+        emit(stored)
+    err.print(f"run {record['id']} is already done", markup=False, soft_wrap=True)
+    tasks = tuple(TaskResult(**_known(TaskResult, task)) for task in stored["tasks"])
+    final_table(RunSummary(**_known(RunSummary, stored) | {"tasks": tasks}), err)
+    return int(record["exit_code"])
+
+
+def _known(record: Any, stored: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass in a stored document, which holds derived figures too."""
+    return {name: stored[name] for name in record.__dataclass_fields__ if name in stored}
 
 
 Begun = tuple[str, Any, Any, Any, RunFolder]

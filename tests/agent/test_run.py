@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from agent.cli import invoke
+from agent.progress import Lines
 
 ROOT = Path(__file__).parents[2]
 SNF = """\
@@ -165,7 +166,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "my.snf").write_text("x: bf16[5, 33]\ny = GELU(x)\n")
     process = agent(tmp_path, "run", "--target", "my.snf")
-    wait_for(process, "tasks:")
+    wait_for(process, "then the whole target")
     (run,) = [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir()]
     running = subprocess.run(
         [sys.executable, "-m", "agent", "run", "--resume", run],
@@ -189,7 +190,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
 
 def test_a_killed_run_leaves_no_process_and_can_go_on(tmp_path: Path) -> None:
     process = agent(tmp_path, "run", "--target", "gelu", "--shape", "M=33,N=65")
-    wait_for(process, "tasks:")
+    wait_for(process, "then the whole target")
     time.sleep(2.0)  # a judge process is up
     children = descendants(process.pid)
     assert children
@@ -233,6 +234,29 @@ def test_a_budget_that_is_over_leaves_a_run_to_go_on_with(
     assert document["status"] == "incomplete"
     assert {t["status"] for t in document["tasks"]} == {"unfinished"}
     assert "--resume" in " ".join(document["notes"])
+
+
+def test_a_run_that_is_done_is_not_run_again(ran: Any) -> None:
+    folder, runs = ran
+    document = runs[0][1]
+    before = counts(folder)
+    code, again, err = finish(agent(folder, "run", "--resume", document["id"], "--json"))
+    assert (code, again) == (0, document)
+    assert f"run {document['id']} is already done" in err
+    assert f"{document['folder']}/report.md" in err
+    assert counts(folder) == before
+
+
+def test_lines_fit_80_columns_and_a_task_at_work_is_heard_of(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(every=0.1)
+    lines.begin([*(f"linear_residual K={k}" for k in range(12)), "the whole target"])
+    lines.step("linear_residual K=3", 0.1, 1.0, "searching 5/48")
+    time.sleep(0.3)
+    lines.end("linear_residual K=3", True, "correct")
+    said = capfd.readouterr().err
+    assert "12 tasks: linear_residual K=0" in said
+    assert "linear_residual K=3: searching 5/48" in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_a_short_budget_is_not_eaten_by_searching(
