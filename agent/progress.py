@@ -59,7 +59,7 @@ class Lines:
         self._heard: dict[str, float] = {}  # task → when it was last spoken of
 
     def begin(self, tasks: list[str]) -> None:
-*works, whole = tasks
+        *works, whole = tasks
         self.say(f"{len(works)} task{'s' if len(works) != 1 else ''}: {', '.join(works)}; then {whole}")
         threading.Thread(target=self._remind, daemon=True).start()
 
