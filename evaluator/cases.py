@@ -251,8 +251,9 @@ def _unsafe(done: Execution, sizes: Sizes, task: Task) -> Verdict | None:
     roles = {t.name: t.role for t in task.inputs}
     if worst.kind == "race" and worst.buffer in roles:
         # Reads do not race: where blocks race in an input, one of them writes it, and atomics would not mend that.
-        message = f"{roles[worst.buffer]} {worst.buffer} is written: {worst.message} ({text(sizes)})"
-        return _verdict(Status.UNSAFE, "input-modified", message, line=worst.line, findings=done.findings[:20])
+        said = f"{roles[worst.buffer]} {worst.buffer} is written: {worst.message.partition(': each needs')[0]}"
+        findings = (worst.model_copy(update={"kind": "input-modified", "message": said}), *done.findings[1:20])
+        return _verdict(Status.UNSAFE, "input-modified", f"{said} ({text(sizes)})", worst.line, findings)
     message = f"{worst.message} ({text(sizes)})"
     return _verdict(Status.UNSAFE, worst.kind, message, line=worst.line, findings=done.findings[:20])
 
