@@ -92,7 +92,7 @@ def merge(source: Path, target: Path) -> list[str]:
     for winner in new["winners"]:
         present = next((w for w in kept if _place(w) == _place(winner)), None)
         verdict, line = _decide(winner, present)
-        said.append(f"{new['task']['name']} on {winner['chip']}: {line}")
+        said.append(f"{new['task']['name']} on {winner['chip']}, {_serves(winner)}: {line}")
         if verdict:
             kept = [w for w in kept if w is not present] + [winner]
     with _whole(target) as folder:
@@ -184,6 +184,19 @@ def _plan_hash(plan: LaunchPlan) -> str:
 
 def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool]:
     return winner["chip"], json.dumps(winner["shape"], sort_keys=True), not winner["general"]
+
+
+# Guards of every plan: sizes are 32-bit, a grid axis has at most 2^24 - 1 blocks (docs/tracing.md).
+_ALWAYS = ("<= 2147483647", "<= 16777215")
+
+
+def _serves(winner: Mapping[str, Any]) -> str:
+    """``general`` or ``specialised where N%64 == 0``: which sizes a winner is for."""
+    if winner["general"]:
+        return "general"
+    plans = [[g for g in plan["guards"] if not g.endswith(_ALWAYS)] for plan in winner["plans"]]
+    where = " or ".join(dict.fromkeys(" and ".join(some) for some in plans if some))
+    return f"specialised where {where}" if where else "specialised: launch refuses some sizes"
 
 
 def _decide(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> tuple[bool, str]:

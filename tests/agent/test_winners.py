@@ -88,6 +88,15 @@ def test_winners_at_other_shapes_and_specialised_ones_stand_beside_it(won: Won, 
     assert found == [(128, True, 5.0), (64, True, 4.0), (64, False, 5.0)]
 
 
+def test_promoting_says_which_winner_serves_every_size(won: Won, tmp_path: Path) -> None:
+    write(tmp_path / "a", won)
+    folder = write(tmp_path / "a", replace(won, general=False))
+    general, special = merge(folder, tmp_path / "package")
+    assert ", general: promoted" in general
+    assert ", specialised" in special
+    assert "2147483647" not in special  # a guard of every plan says nothing
+
+
 @pytest.mark.parametrize(
     ("present", "new", "stays"),
     [
