@@ -8,12 +8,13 @@ from __future__ import annotations
 from kernels_generated.runtime.expr import product
 
 from .arithmetic import CT_DTYPES
+from .body import Tile
+from .groups import Group
 from .index import Axis, along, broadcast_at
 from .kernels import Kernel, grid_axes, store_all
 from .matmul import accumulate, group_at, in_float32, operand, operand_dtype
 from .primitives import Prim
-from .schedule import Group
-from .writer import KernelWriter, Tile
+from .writer import KernelWriter
 
 LOG2E = 1.4426950408889634
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from kernels_generated.runtime.expr import evaluate
 from knowledge_base.chips import Chip
 
+from .groups import Group
 from .primitives import Prim
-from .schedule import Group
 
 Axes = dict[str, list[int]]
 

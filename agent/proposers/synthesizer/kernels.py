@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from kernels_generated.runtime.expr import Expr, product
 
 from .arithmetic import CT_DTYPES
+from .body import Frame, Tile
+from .groups import Group, Store
 from .index import Axis, along, rebind
 from .primitives import Prim, work_dtype
-from .schedule import Group, Store
-from .writer import Frame, KernelWriter, Tile
+from .writer import KernelWriter
 
 CT_IDENTITY = {
     ("max", "f32"): "-INF",

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from kernels_generated.runtime.expr import product
 
 from .arithmetic import CT_DTYPES
+from .body import Frame, Tile
+from .groups import Group
 from .index import ZERO, At, along, broadcast_at
 from .kernels import Kernel, grid_axes, store_all
 from .primitives import Prim
-from .schedule import Group
-from .writer import Frame, KernelWriter, Tile
+from .writer import KernelWriter
 
 
 def operand_dtype(operands: Sequence[Prim]) -> str:

@@ -9,64 +9,20 @@ covered, and what fuses is decided by the graph alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from kernels_generated.runtime.expr import Expr, evaluate, product
+from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf import ops
 from knowledge_base.snf.graph import FLOATS, Graph
 
+from .groups import Group, Schedule, Store, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
 from .index import ZERO, At, Axis, Index, along
-from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, Primitives, from_graph
+from .patterns import attention_parts, between_matmul_and
+from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph
 
 # A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
 WIDEST_HEAD = 256
-
-
-@dataclass(frozen=True)
-class Store:
-    """``value``, whose axes lie at ``at``, goes into ``buffer`` seen in ``value``'s shape."""
-
-    value: Prim
-    at: At
-    buffer: str
-
-
-@dataclass(eq=False)
-class Group:
-    """One kernel.  ``grid`` are the axes of which a block has one element; rows and columns are the tiled ones.
-
-    anchors: the reductions in order of evaluation, or the one matmul (attention: the product with v).
-    inner: matmul's contracted axis; attention's are head (of q and k) and keys.
-    """
-
-    kind: str  # rows | matmul | attention | map
-    order: int
-    grid: tuple[Axis, ...] = ()
-    rows: Axis | None = None
-    columns: Axis | None = None
-    inner: Axis | None = None
-    keys: Axis | None = None
-    anchors: list[Prim] = field(default_factory=list)
-    reads: dict[Prim, At] = field(default_factory=dict)  # where a reduction's argument lies
-    scores: Prim | None = None  # attention: what softmax is taken of
-    product: Prim | None = None  # attention: q kᵀ
-    stores: list[Store] = field(default_factory=list)
-    flat: bool = False  # map: all buffers are seen as one long row
-    transposes: bool = False  # map: some buffer is read across its rows
-
-
-@dataclass(frozen=True)
-class Workspace:
-    name: str
-    value: Prim
-
-
-@dataclass
-class Schedule:
-    groups: list[Group]
-    workspaces: list[Workspace]
-    made: Primitives
 
 
 @dataclass(frozen=True)
@@ -85,13 +41,6 @@ def schedule(
     sizes: where fusing depends on them.  exact: tiles may be taken to divide the sizes.
     """
     return _Scheduler(graph, outputs, sizes, exact).run()
-
-
-def peel(x: Prim) -> Prim:
-    """The value under a chain of views."""
-    while x.op in VIEWS:
-        x = x.args[0]
-    return x
 
 
 class _Scheduler:
@@ -116,7 +65,7 @@ class _Scheduler:
                 self._store_output(self.rewrite(value), buffer)
         for group in self.groups:
             if group.kind == "map":
-                _see_flat(group, self.exact)
+                see_flat(group, self.exact)
         return Schedule(self.groups, self.workspaces, self.made)
 
     def _count_readers(self) -> dict[Prim, list[Prim]]:
@@ -185,7 +134,7 @@ class _Scheduler:
 
     def latest(self, v: Prim) -> int:
         """Order of the last group that writes a buffer a free value reads; -1 for inputs alone."""
-        return max((self.after.get(leaf.attr("buffer"), -1) for leaf in _below(v) if leaf.op == "leaf"), default=-1)
+        return max((self.after.get(leaf.attr("buffer"), -1) for leaf in below(v) if leaf.op == "leaf"), default=-1)
 
     def buffered(self, v: Prim) -> Prim:
         """``v``, stored first if it is attached (views of it: what they view)."""
@@ -260,8 +209,8 @@ class _Scheduler:
             if group.kind == "map" and group.stores[0].value.shape == v.shape and group.order > latest:
                 return group, group.stores[0].at
         group = self._new("map")
-        axes = _axes(v.shape, ("ROWS", "CHUNK"), self.exact)
-        group.grid, group.rows, group.columns = _roles(axes)
+        axes = axes_of(v.shape, ("ROWS", "CHUNK"), self.exact)
+        group.grid, group.rows, group.columns = roles(axes)
         return group, tuple(along(a) if a else ZERO for a in axes)
 
     def _reduce(self, v: Prim, x: Prim) -> Prim:
@@ -277,13 +226,13 @@ class _Scheduler:
         latest = self.latest(x)
         shape = (*x.shape[:axis], *x.shape[axis + 1 :], x.shape[axis])
         for group in self.groups:
-            at = _fit(group, shape)
+            at = fit(group, shape)
             if group.kind == "rows" and group.order > latest and at is not None:
-                return self._add_reduction(v, x, group, _move_last(at, axis))
+                return self._add_reduction(v, x, group, move_last(at, axis))
         group = self._new("rows")
-        axes = _axes(shape, ("ROWS", "CHUNK"), self.exact, keep_last=True)
-        group.grid, group.rows, group.columns = _roles(axes)
-        return self._add_reduction(v, x, group, _move_last(tuple(along(a) if a else ZERO for a in axes), axis))
+        axes = axes_of(shape, ("ROWS", "CHUNK"), self.exact, keep_last=True)
+        group.grid, group.rows, group.columns = roles(axes)
+        return self._add_reduction(v, x, group, move_last(tuple(along(a) if a else ZERO for a in axes), axis))
 
     def _add_reduction(self, v: Prim, x: Prim, group: Group, at: At) -> Prim:
         axis = v.attr("axis")
@@ -355,41 +304,20 @@ class _Scheduler:
     def _matmul(self, v: Prim) -> Prim:
         a, b = (self.loadable(self.done[x]) for x in v.args)
         group = self._new("matmul")
-        axes = _axes(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
-        group.grid, group.rows, group.columns = _roles(axes)
+        axes = axes_of(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
+        group.grid, group.rows, group.columns = roles(axes)
         group.inner = Axis("step", a.shape[-1], "TK", self.exact, "inner")
         node = self._again(v, [a, b])
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
 
     def _attention_parts(self, v: Prim) -> tuple[Prim, Prim] | None:
-        """(scores, q kᵀ) if ``v`` is softmax(f(q kᵀ)) @ values with nobody else reading what lies between."""
-        if v.op != "matmul":
+        """(scores, q kᵀ) if ``v`` is an attention whose heads fit beside their accumulator."""
+        found = attention_parts(v, self.readers, [o for _, o in self.outputs])
+        if found is None:
             return None
-        weights = v.args[0]
-        while weights.op == "cast" and len(self.readers.get(weights, ())) == 1:
-            weights = weights.args[0]
-        if weights.op != "softmax" or len(self.readers.get(weights, ())) != 1 or self._is_output(weights):
-            return None
-        if v.args[0] is not weights and self._is_output(v.args[0]):
-            return None
-        scores = weights.args[0]
-        between = _elementwise_above_matmul(scores)
-        products = [x for x in between if x.op == "matmul"]
-        if len(products) != 1 or products[0].shape != scores.shape:
-            return None
-        inside = {*between, weights}
-        if any(self._is_output(x) or any(r not in inside for r in self.readers[x]) for x in between):
-            return None
-        product = products[0]
-        if evaluate(product.args[0].shape[-1], self.sizes) > WIDEST_HEAD:
-            return None
-        if evaluate(v.args[1].shape[-1], self.sizes) > WIDEST_HEAD:
-            return None
-        return scores, product
-
-    def _is_output(self, v: Prim) -> bool:
-        return any(o is v for _, o in self.outputs)
+        widths = (found[1].args[0].shape[-1], v.args[1].shape[-1])
+        return found if all(evaluate(w, self.sizes) <= WIDEST_HEAD for w in widths) else None
 
     def _attention(self, v: Prim, scores: Prim, product: Prim) -> Prim:
         q, k = (self.loadable(self.rewrite(x)) for x in product.args)
@@ -403,11 +331,11 @@ class _Scheduler:
                 new[x] = self._again(x, inner)
             return new[x]
 
-        between = _elementwise_above_matmul(scores)
+        between = between_matmul_and(scores)
         new_scores = redo(scores)
         group = self._new("attention")
-        axes = _axes(v.shape, ("TM", "TE"), self.exact, keep_last=True, keep_rows=True)
-        group.grid, group.rows, group.columns = _roles(axes)
+        axes = axes_of(v.shape, ("TM", "TE"), self.exact, keep_last=True, keep_rows=True)
+        group.grid, group.rows, group.columns = roles(axes)
         if {q.dtype, k.dtype} == {"f32"} and self.precision != "tf32":
             group.inner = Axis("step", q.shape[-1], "TK", self.exact, "depth")
         else:
@@ -421,97 +349,3 @@ class _Scheduler:
         group.scores, group.product = new_scores, node_product
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
-
-
-def _below(v: Prim) -> set[Prim]:
-    seen: set[Prim] = set()
-    todo = [v]
-    while todo:
-        x = todo.pop()
-        if x not in seen:
-            seen.add(x)
-            todo += x.args
-    return seen
-
-
-def _elementwise_above_matmul(root: Prim) -> list[Prim]:
-    """Nodes from ``root`` down to matmuls through elementwise ops, as far as they depend on one; matmuls included."""
-    depends: dict[Prim, bool] = {}
-
-    def look(x: Prim) -> bool:
-        if x not in depends:
-            depends[x] = x.op == "matmul" or (x.op in ELEMENTWISE and max(map(look, x.args), default=False))
-        return depends[x]
-
-    look(root)
-    return [x for x, yes in depends.items() if yes]
-
-
-# ---------------------------------------------------------------------------------------------------- axes
-
-
-def _axes(
-    shape: Iterable[Expr], tiles: tuple[str, str], exact: bool, keep_last: bool = False, keep_rows: bool = False
-) -> list[Axis | None]:
-    """An axis for each size that is not 1; the last two of them are tiled, the others counted by the grid."""
-    sizes = list(shape)
-    kept = [
-        p
-        for p, s in enumerate(sizes)
-        if s != 1 or (keep_last and p == len(sizes) - 1) or (keep_rows and p == len(sizes) - 2)
-    ]
-    axes: list[Axis | None] = [None] * len(sizes)
-    for order, p in enumerate(reversed(kept)):
-        if order == 0:
-            axes[p] = Axis("j", sizes[p], tiles[1], exact and sizes[p] != 1, "cols")
-        elif order == 1:
-            axes[p] = Axis("i", sizes[p], tiles[0], exact and sizes[p] != 1, "rows")
-        else:
-            axes[p] = Axis(f"batch{order - 2}" if len(kept) > 3 else "batch", sizes[p], None)
-    return axes
-
-
-def _roles(axes: Sequence[Axis | None]) -> tuple[tuple[Axis, ...], Axis | None, Axis | None]:
-    """(grid axes, rows, columns) of what :func:`_axes` made."""
-    present = [a for a in axes if a is not None]
-    grid = tuple(a for a in present if a.tile is None)
-    tiled = [a for a in present if a.tile is not None]
-    return grid, (tiled[0] if len(tiled) == 2 else None), (tiled[-1] if tiled else None)
-
-
-def _move_last(at: At, axis: int) -> At:
-    """The last axis put back to where it was."""
-    return (*at[:axis], at[-1], *at[axis:-1])
-
-
-def _fit(group: Group, shape: Sequence[Expr]) -> At | None:
-    """Where axes of these sizes lie in a rows group's domain; None if they are not its own."""
-    domain = [a for a in (*group.grid, group.rows, group.columns) if a is not None]
-    present = [s for s in shape[:-1] if s != 1] + [shape[-1]]
-    if len(domain) != len(present) or not all(ops.same(a.extent, s) for a, s in zip(domain, present, strict=True)):
-        return None
-    axes = iter(domain)
-    at = [ZERO if s == 1 else along(next(axes)) for s in shape[:-1]]
-    return (*at, along(next(axes)))
-
-
-# ---------------------------------------------------------------------------------------------------- maps
-
-
-def _see_flat(group: Group, exact: bool) -> None:
-    """Marks a map whose buffers all have the result's whole shape (or are a number): it runs over one long row.
-
-    Otherwise notes whether a buffer is read with another axis innermost.
-    """
-    shape = group.stores[0].value.shape
-    below = set().union(*(_below(s.value) for s in group.stores))
-    plain = all(
-        v.shape in (shape, ())
-        and (v.op in ELEMENTWISE or v.op in ("const", "dim") or (v.op == "leaf" and v.shape == shape))
-        for v in below
-    )
-    if plain and shape:
-        axis = Axis("j", product(list(shape)), "CHUNK", exact, "cols")
-        group.flat, group.grid, group.rows, group.columns = True, (), None, axis
-        group.stores = [Store(s.value, (along(axis),), s.buffer) for s in group.stores]
-    group.transposes = any(v.op == "permute" and v.attr("perm")[-1] != len(v.shape) - 1 for v in below)

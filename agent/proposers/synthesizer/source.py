@@ -12,9 +12,9 @@ from knowledge_base.snf.graph import Tensor
 from knowledge_base.snf.task import Task
 
 from .arithmetic import HELPERS, TORCH_DTYPES
+from .body import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
+from .groups import Workspace
 from .kernels import Kernel
-from .schedule import Workspace
-from .writer import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
 
 # Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to
 # replace_hints.

@@ -9,12 +9,14 @@ from knowledge_base.chips import Chip
 from knowledge_base.snf.task import Task
 
 from .attention import write_attention
+from .body import Names
 from .configurations import configurations, power_of_two
+from .groups import Group, Schedule
 from .kernels import Chunk, Kernel, write_map, write_rows
 from .matmul import write_matmul
-from .schedule import Group, Schedule, schedule
+from .schedule import schedule
 from .source import File, Refusal, make_names, print_file
-from .writer import KernelWriter, Names
+from .writer import KernelWriter
 
 # A row in registers: up to so many elements, in at most so many pieces (each piece repeats the code).
 LONGEST_ROW = 8192

@@ -7,18 +7,15 @@ same place is computed once per loop.  It knows nothing of anchors: their result
 
 from __future__ import annotations
 
-import builtins
-import keyword
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
 
-from kernels_generated.runtime.expr import Expr, decide, show, substitute, symbols
+from kernels_generated.runtime.expr import Expr, decide, show
 from knowledge_base.snf import ops
 from knowledge_base.snf.ops import OPS
 
-from .arithmetic import COMPARISONS, CT_DTYPES, FLOAT, HELPERS, INTEGER, literal, powers
+from .arithmetic import COMPARISONS, CT_DTYPES, FLOAT, INTEGER, literal, powers
+from .body import Body, Frame, Parameter, Place, Tile
 from .index import (
     ZERO,
     At,
@@ -36,67 +33,6 @@ from .index import (
 )
 from .primitives import ELEMENTWISE, VIEWS, Prim, work_dtype
 
-INDENT = "    "
-RESERVED = frozenset(
-    (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch",
-     "occupancy", "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK",
-     "grid", "blocks", "tiles", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
-)  # fmt: skip
-# Variables that contractions' bodies have for themselves.
-OWN_VARIABLES = frozenset(
-    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "top", "total", "factor", "base",
-     "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A value in the kernel's source.  ``axes`` are the tiled axes it extends along; depth is that of its loop.
-
-    zero: elements beyond the array's edge are known to be 0.
-    """
-
-    text: str
-    dtype: str
-    axes: frozenset[Axis] = frozenset()
-    depth: int = 0
-    zero: bool = False
-
-
-Frame = tuple[Axis, ...]  # the tiled axes in the order in which tiles have them
-
-
-@dataclass(frozen=True)
-class Names:
-    """What buffers and dimensions are called in the source (a task's own names may be taken)."""
-
-    buffers: dict[str, str]
-    dims: dict[str, str]
-
-    def size(self, e: Expr) -> str:
-        """A size as source text."""
-        return show(substitute(e, dict(self.dims))).replace("cdiv(", "ct.cdiv(").replace("*", " * ")
-
-    def factor(self, e: Expr) -> str:
-        """A size that may stand as a factor or divisor."""
-        text = self.size(e)
-        return text if isinstance(e, int | str) and not text.startswith("-") else f"({text})"
-
-
-@dataclass
-class _Scope:
-    indent: int
-    lines: list[str] = field(default_factory=list)
-    memo: dict[object, Tile] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    buffer: str
-    shape: tuple[Expr, ...]
-
-
 # What a value without a name of its own is called after its op.
 NOUNS = {
     "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "pow": "power", "abs": "size",
@@ -110,96 +46,15 @@ def plain_name(value: Prim) -> str:
     return "" if value.name.startswith("$") or stem in OPS or stem in ("t", "permute") else value.name
 
 
-class KernelWriter:
-    """One kernel under construction; ``float_dtype`` is what scalars are computed in, f32 or f64."""
-
-    def __init__(self, name: str, float_dtype: str, names: Names) -> None:
-        self.name, self.float_dtype, self.names = name, float_dtype, names
-        self.parameters: dict[str, Parameter] = {}
-        self.constants: list[str] = []
-        self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row
-        self.dims: dict[str, None] = {}
-        self.helpers: dict[str, None] = {}
-        self.scopes = [_Scope(1)]
-        self.axis_depth: dict[Axis, int] = {}
-        self._names: dict[object, str] = {}
-        self._used: set[str] = set(RESERVED) | set(names.buffers.values()) | set(names.dims.values())
-
-    # ------------------------------------------------------------------------------------------ text
-
-    def reserve(self) -> None:
-        """Keeps the variables of a contraction's body free."""
-        self._used |= OWN_VARIABLES
-
-    def line(self, text: str = "", depth: int | None = None) -> None:
-        scope = self.scopes[-1 if depth is None else depth]
-        scope.lines.append(INDENT * scope.indent + text if text else "")
-
-    def comment(self, text: str) -> None:
-        self.line(f"# {text}")
-
-    @contextmanager
-    def block(self, header: str, *axes: Axis) -> Iterator[None]:
-        """A nested block (``for …:``) in which ``axes`` have their index."""
-        outer = self.scopes[-1]
-        self.scopes.append(_Scope(outer.indent + 1))
-        for axis in axes:
-            self.axis_depth[axis] = len(self.scopes) - 1
-        try:
-            yield
-        finally:
-            inner = self.scopes.pop()
-            self.line(header)
-            outer.lines += inner.lines or [INDENT * inner.indent + "pass"]
-
-    def constant(self, name: str) -> str:
-        """``name`` as a compile-time parameter of the kernel (a literal stays one)."""
-        if name.isidentifier() and name not in self.constants:
-            self.constants.append(name)
-        return name
-
-    def fresh(self, hint: str, key: object = None) -> str:
-        """A variable's name like ``hint``; always the same for the same key."""
-        if key is not None and key in self._names:
-            return self._names[key]
-        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in hint.rsplit(".", 1)[-1]).strip("_").lower()
-        base = base if base and not base[0].isdigit() else f"v{base}"
-        name, n = base, 1
-        while name in self._used:
-            n += 1
-            name = f"{base}_{n}"
-        self._used.add(name)
-        if key is not None:
-            self._names[key] = name
-        return name
-
-    def expr(self, e: Expr) -> str:
-        """A size as source text of the kernel."""
-        for symbol in sorted(symbols(e)):
-            self.dims[symbol] = None
-        return self.names.size(e)
-
-    # ------------------------------------------------------------------------------------------ values
-
-    def define(self, key: object, tile: Tile) -> None:
-        """Makes ``tile`` the value of ``key`` while the present block lasts."""
-        self.scopes[-1].memo[key] = tile
-
-    def _known(self, key: object) -> Tile | None:
-        return next((s.memo[key] for s in reversed(self.scopes) if key in s.memo), None)
-
-    def _assign(self, key: object, hint: str, text: str, tile: Tile) -> Tile:
-        named = Tile(self.fresh(hint, key), tile.dtype, tile.axes, tile.depth, tile.zero)
-        self.line(f"{named.text} = {text}", named.depth)
-        self.scopes[named.depth].memo[key] = named
-        return named
+class KernelWriter(Body):
+    """One kernel under construction, from primitives."""
 
     def emit(self, value: Prim, at: At, frame: Frame, raw: bool = False, hint: str = "") -> Tile:
         """The tile of ``value`` at ``at``, in its working dtype (``raw``: in the stored one, for a leaf).
 
         hint: what a leaf's tile is called, where views gave it a name.
         """
-        anchor = self._known(value)  # a reduction's or a contraction's result: its place is the group's
+        anchor = self.known(value)  # a reduction's or a contraction's result: its place is the group's
         if anchor is not None:
             return anchor
         if value.op == "const":
@@ -210,7 +65,7 @@ class KernelWriter:
         # a value that does not extend along an axis is the same in every frame without it
         extends = frozenset().union(*(tiled_axes(i) for i in at))
         key = (value, at, tuple(a if a in extends else None for a in frame), raw)
-        known = self._known(key)
+        known = self.known(key)
         if known is not None:
             return known
         if value.op in ELEMENTWISE:
@@ -268,7 +123,7 @@ class KernelWriter:
             text = self._template(value, work, args).format(*texts)
             one = {"neg", "abs", "square", "relu", "tanh", "erf"}
             zero = all(a.zero for a in args) and (op in one or op in ("add", "sub", "mul"))
-        return self._assign(key, plain_name(value) or NOUNS.get(op, op), text, Tile("", work, axes, depth, zero))
+        return self.assign(key, plain_name(value) or NOUNS.get(op, op), text, Tile("", work, axes, depth, zero))
 
     def _template(self, value: Prim, work: str, args: Sequence[Tile]) -> str:
         op = value.op
@@ -283,22 +138,16 @@ class KernelWriter:
                 return short
         return (FLOAT if work in ("f32", "f64") else INTEGER)[op]
 
-    def helper(self, name: str) -> str:
-        for needed in HELPERS[name][1]:
-            self.helper(needed)
-        self.helpers[name] = None
-        return name
-
     def _dim(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         e = value.attr("expr")
-        return self._assign(
+        return self.assign(
             key, f"{show(e)}_f" if isinstance(e, str) else "size",
             f"ct.astype({self.expr(e)}, {CT_DTYPES[self.float_dtype]})", Tile("", self.float_dtype),
         )  # fmt: skip
 
     def _iota(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         number = self.index(at[0], frame)
-        return self._assign(
+        return self.assign(
             key, value.name or "iota", self.convert(number, "i64"), Tile("", "i64", number.axes, number.depth)
         )
 
@@ -308,7 +157,7 @@ class KernelWriter:
         column = self.index(at[1], frame)
         text = f"ct.where({column.text} <= {row.text}, ct.astype(0.0, {CT_DTYPES[self.float_dtype]}), -INF)"
         tile = Tile("", self.float_dtype, row.axes | column.axes, max(row.depth, column.depth))
-        return self._assign(key, "causal", text, tile)
+        return self.assign(key, "causal", text, tile)
 
     def _concat(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         axis = value.attr("axis")
@@ -328,9 +177,7 @@ class KernelWriter:
             text = f"ct.where({position.text} < {self.expr(start)}, {self.convert(tile, work)}, {text})"
         axes = position.axes.union(*(t.axes for _, t in parts))
         depth = max(position.depth, *(t.depth for _, t in parts))
-        return self._assign(key, value.name or "concat", text, Tile("", work, axes, depth))
-
-    # ------------------------------------------------------------------------------------------ indices
+        return self.assign(key, value.name or "concat", text, Tile("", work, axes, depth))
 
     def numbers(self, axis: Axis, frame: Frame) -> Tile:
         """The numbers of the elements of the present tile along ``axis``; a scalar for an untiled axis."""
@@ -338,14 +185,14 @@ class KernelWriter:
         if axis.tile is None:
             return Tile(axis.index, "i32", frozenset(), depth)
         key = ("numbers", axis, frame)
-        known = self._known(key)
+        known = self.known(key)
         if known is not None:
             return known
         tile = self.constant(axis.tile)
         shape = "" if len(frame) == 1 else f"[{', '.join(':' if a is axis else 'None' for a in frame)}]"
         start = "" if axis.index == "0" else f"{axis.index} * {tile} + "
         text = f"{start}ct.arange({tile}, dtype=ct.int32){shape}"
-        return self._assign(key, axis.label, text, Tile("", "i32", frozenset([axis]), depth))
+        return self.assign(key, axis.label, text, Tile("", "i32", frozenset([axis]), depth))
 
     def index(self, index: Index, frame: Frame) -> Tile:
         """An index as text: a scalar, or an integer tile that broadcasts to the frame."""
@@ -367,12 +214,7 @@ class KernelWriter:
             text += (" + " if text else "") + self.factor(index.constant)
         if not axes:
             return Tile(text if text.isalnum() else f"({text})", "i32", axes, depth)
-        return self._assign(("index", index, frame), "at", text, Tile("", "i32", axes, depth))
-
-    def factor(self, e: Expr) -> str:
-        """A size that may stand as a factor or divisor."""
-        self.expr(e)
-        return self.names.factor(e)
+        return self.assign(("index", index, frame), "at", text, Tile("", "i32", axes, depth))
 
     def _atom(self, atom: object, frame: Frame) -> Tile:
         if isinstance(atom, Axis):
@@ -387,9 +229,7 @@ class KernelWriter:
         text = f"{inner.text} {'%' if atom.remainder else '//'} {self.factor(atom.by)}"
         if not inner.axes:
             return Tile(f"({text})", inner.dtype, inner.axes, inner.depth)
-        return self._assign(("quotient", atom, frame), "at", text, Tile("", inner.dtype, inner.axes, inner.depth))
-
-    # ------------------------------------------------------------------------------------------ memory
+        return self.assign(("quotient", atom, frame), "at", text, Tile("", inner.dtype, inner.axes, inner.depth))
 
     def parameter(self, buffer: str, shape: tuple[Expr, ...], at: At) -> tuple[Parameter, At]:
         """The kernel's array for a buffer seen in ``shape``, and ``at`` as an index into it.
@@ -416,7 +256,7 @@ class KernelWriter:
             depth = max((i.depth for i in indices), default=0)
             inner = ", ".join(i.text for i in indices) + ("," if len(indices) == 1 else "")
             text = f"ct.gather({array.name}, ({inner})){astype}"
-            return self._assign(key, hint, text, Tile("", target, axes, depth))
+            return self.assign(key, hint, text, Tile("", target, axes, depth))
         shape = place.tile_shape(frame)
         natural = place.shape
         if not place.axes:
@@ -428,7 +268,7 @@ class KernelWriter:
         padding = ", check_bounds=False" if place.exact else ", padding_mode=ct.PaddingMode.ZERO"
         order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
         text = f"ct.load({place.text}{order}{padding}){reshape}{astype}"
-        return self._assign(key, hint, text, Tile("", target, place.axes, place.depth, zero=True))
+        return self.assign(key, hint, text, Tile("", target, place.axes, place.depth, zero=True))
 
     def place(self, array: Parameter, at: At, frame: Frame) -> Place | None:
         """The tile access that reads or writes ``array`` at ``at``; None if only element by element will do."""
@@ -468,18 +308,11 @@ class KernelWriter:
     def _slice(self, name: str, position: int, axis: Axis, start: Index, frame: Frame) -> str:
         first = self.index(start, frame)
         key = ("slice", name, position, start, axis.extent)
-        known = self._known(key)
+        known = self.known(key)
         if known is None:
             stop = self.expr(axis.extent) if start == ZERO else f"{first.text} + {self.expr(axis.extent)}"
             text = f"{name}.slice(axis={position}, start={first.text}, stop={stop})"
-            known = self._assign(key, f"{name}_part", text, Tile("", "array", frozenset(), first.depth))
-        return known.text
-
-    def once(self, key: object, hint: str, text: str) -> str:
-        """A line of the present block that is written once."""
-        known = self._known(key)
-        if known is None:
-            known = self._assign(key, hint, text, Tile("", "bool", frozenset(), len(self.scopes) - 1))
+            known = self.assign(key, f"{name}_part", text, Tile("", "array", frozenset(), first.depth))
         return known.text
 
     def store(self, tile: Tile, at: At, value: Prim, buffer: str, frame: Frame) -> None:
@@ -503,28 +336,6 @@ class KernelWriter:
         order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
         bounds = ", check_bounds=False" if place.exact else ""
         self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds})")
-
-    # ------------------------------------------------------------------------------------------ the whole
-
-    def body(self) -> list[str]:
-        return self.scopes[0].lines
-
-
-@dataclass(frozen=True)
-class Place:
-    """A tile access: ``text`` is array, index and shape as ``ct.load`` takes them."""
-
-    text: str
-    shape: tuple[str, ...]
-    axes: frozenset[Axis]
-    depth: int
-    exact: bool
-    array: str
-    index: str
-    order: tuple[int, ...]
-
-    def tile_shape(self, frame: Frame) -> tuple[str, ...]:
-        return tuple(str(a.tile) if a in self.axes else "1" for a in frame)
 
 
 def _order(at: At, found: Sequence[Axis], frame: Frame) -> tuple[int, ...]:
