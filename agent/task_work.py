@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evaluator.judge import Judgement
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
+LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
@@ -48,6 +49,7 @@ class TaskWork:
         self.searched = self.configurations = 0  # of all candidates: compiled, of how many
         self.rejected: list[dict[str, Any]] = []
         self.feedback: list[Verdict] = []
+        self.judged = False  # a judgement was begun
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
@@ -155,7 +157,7 @@ class TaskWork:
             self.task,
             context.chip,
             jobs=context.jobs,
-            limit=LOOKED_AT,
+            limit=max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds))) if context.deadline is not None else LOOKED_AT,
             first=first,
             seconds=seconds,
             progress=progress,
@@ -197,7 +199,10 @@ class TaskWork:
         """Judges the candidate's configurations, fastest first, until one is correct."""
         heard: set[tuple[str, str]] = set()
         for row in ranking.rows[:TRIES]:
-            self.context.check_time()
+            if self.judged:
+                self.context.check_time()
+            self.context.check_stopping()
+            self.judged = True  # the best configuration of a task that was searched is judged, even if that is late
             known = Known(row, ranking.candidate)
             if row.verdict is not None:  # by this version of the evaluator, at this shape: it would say so again
                 self.context.store.record(ranking.candidate, [row], run=self.context.run, move=move, reused=True)
