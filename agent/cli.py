@@ -49,7 +49,11 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib import metadata
 
-        typer.echo(f"agent (tilewright) {metadata.version('tilewright')}")
+        try:
+            version = metadata.version("tilewright")
+        except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+            version = "not installed"
+        typer.echo(f"agent (tilewright) {version}")
         raise typer.Exit
 
 

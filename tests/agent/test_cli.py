@@ -176,7 +176,8 @@ def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(comm
     said = command.format(candidates=ROOT / "tests" / "candidates")
     # `true` reads nothing at all: with `head`, a short output may have been read whole.
     script = f"{sys.executable} -m agent {said} | true; echo ${{PIPESTATUS[0]}} >&2"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": search}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stderr == "141\n"
 
