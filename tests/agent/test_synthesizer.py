@@ -366,6 +366,14 @@ def test_the_general_file_has_one_plan_for_every_size(name: str) -> None:
         assert plan.plan.applies({**sizes, "num_sms": 48})
 
 
+def test_a_product_of_one_row_may_lose_it() -> None:
+    b = Builder()
+    x, w = b.input("x", "bf16", (1, "K")), b.input("w", "bf16", ("K", "N"), "weight")
+    row = b.node("select", [b.node("matmul", [x, w])], axis=0, index=0)
+    vector = b.node("linear", [b.node("relu", [row]), b.input("v", "bf16", ("M", "N"), "weight")])
+    assert not errors_of(task_of(b, {"K": 33, "N": 70, "M": 20}, row.name, vector.name))
+
+
 def test_names_that_a_kernel_needs_for_itself_are_given_way() -> None:
     b = Builder()
     acc, tile = b.input("acc", "f32", ("TM", "p")), b.input("tile", "f32", ("i", "p"), "weight")

@@ -52,7 +52,7 @@ def configurations(
 ) -> Axes:
     """The axes that the kernels of ``groups`` take; ``constants`` are their compile-time parameters."""
     axes: Axes = {}
-    for group in groups:
+    for group in sorted(groups, key=lambda g: g.kind not in ("matmul", "attention")):  # theirs are the defaults
         for name, values in _of_group(group, sizes, chip, tf32).items():
             axes[name] = [v for v in axes.get(name, values) if v in values] or values
     hints = ("PERSISTENT", "occupancy", "num_ctas", "num_worker_warps")

@@ -179,8 +179,11 @@ class _Scheduler:
 
     def _store_output(self, v: Prim, buffer: str) -> None:
         target = v
-        if target.op == "reshape" and (target.args[0] in self.attached or peel(target) not in self.attached):
-            target = target.args[0]  # the buffer is seen in that shape
+        same_elements = target.op == "reshape" or (
+            target.op == "select" and target.args[0].shape[target.attr("axis")] == 1
+        )
+        if same_elements and (target.args[0] in self.attached or peel(target) not in self.attached):
+            target = target.args[0] if target not in self.attached else target  # the buffer is seen in that shape
         place = self.attached.get(target)
         if place is None:
             target = self.buffered(target)
@@ -292,7 +295,7 @@ class _Scheduler:
         if v.op == "permute":
             perm = v.attr("perm")
             return self._attach(node, place.group, tuple(place.at[p] for p in perm), tuple(place.was[p] for p in perm))
-        if v.op == "select" and x.shape[v.attr("axis")] == 1:
+        if v.op == "select" and x.shape[v.attr("axis")] == 1 and place.at[v.attr("axis")] == ZERO:
             axis = v.attr("axis")
             return self._attach(
                 node, place.group, place.at[:axis] + place.at[axis + 1 :], place.was[:axis] + place.was[axis + 1 :]
