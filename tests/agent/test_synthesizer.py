@@ -41,15 +41,15 @@ from snf_strategies import (
 )
 
 CHIP = chip("rtx5070")
-ENOUGH = 8192  # elements over which errors are pooled: the ratio of two RMS errors is then good to a few per cent
-MOST_SEEDS = 8
+ENOUGH = 4096  # elements over which errors are pooled: the ratio of two RMS errors is then good to a few per cent
+MOST_SEEDS = 6
 
 # a working day's run is short and always the same; --hypothesis-profile=thorough (tests/conftest.py) looks further
 EXAMPLES = (
     settings.get_profile("thorough")
     if settings.get_current_profile_name() == "thorough"
     else settings(
-        max_examples=8,
+        max_examples=6,
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -404,7 +404,7 @@ def test_the_proposer_has_all_its_ideas_at_once() -> None:
 
 
 @pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])
-@pytest.mark.parametrize("name", ["layernorm", "linear_gelu", "linear_residual", "attention"])
+@pytest.mark.parametrize("name", ["layernorm", "linear_residual", "attention"])
 def test_defaults_do_not_spill(name: str, arch: str, product: str) -> None:
     task = everyday(name)
     source = synthesize(task, chip(product))[0].source
