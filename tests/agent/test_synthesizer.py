@@ -404,7 +404,7 @@ def test_the_proposer_has_all_its_ideas_at_once() -> None:
 
 
 @pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])
-@pytest.mark.parametrize("name", ["layernorm", "linear_residual", "attention"])
+@pytest.mark.parametrize("name", ["layernorm", "linear", "linear_residual", "attention"])
 def test_defaults_do_not_spill(name: str, arch: str, product: str) -> None:
     task = everyday(name)
     source = synthesize(task, chip(product))[0].source

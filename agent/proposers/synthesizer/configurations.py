@@ -31,7 +31,7 @@ _MMA: dict[str, Axes] = {
         "occupancy": [1, 2], "num_ctas": [1, 2],
     },
     "sm_120": {
-        "TM": [128, 64], "TN": [128, 64], "TK": [64, 32], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0],
+        "TM": [128, 64], "TN": [128, 64], "TK": [32, 64], "GROUP": [8, 4, 16], "PERSISTENT": [1, 0],
         "occupancy": [1, 2], "num_worker_warps": [8, 4],
     },
 }  # fmt: skip
