@@ -20,7 +20,8 @@ Axes = dict[str, list[int]]
 ROW_TILE = 2048
 
 # Matrix tiles: 16-bit operands on tensor cores, by family.  sm_90: wgmma wants TM >= 64, and 256 columns want 8 warps;
-# sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync with less shared memory.
+# sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync with less shared memory.  The first values are
+# those that tileiras 13.4 compiles without spills also where nothing is known of alignment (found by trying).
 _MMA: dict[str, Axes] = {
     "sm_90": {
         "TM": [128, 64], "TN": [128, 256, 64], "TK": [64, 32, 128], "GROUP": [8, 4, 16], "PERSISTENT": [0, 1],
@@ -75,6 +76,7 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
         if _reads_matrix(group):  # beside a wide accumulator it spills where tiles can't be loaded as a block
             axes["TN"].sort(key=lambda tn: tn != 64)
+            axes["TK"].sort(key=lambda tk: tk != 64)
         return axes
     if group.kind == "attention":
         assert group.inner is not None
