@@ -20,7 +20,7 @@ Axes = dict[str, list[int]]
 ROW_TILE = 2048
 
 # Matrix tiles: 16-bit operands on tensor cores, by family.  sm_90: wgmma wants TM >= 64, and 256 columns want 8 warps;
-# sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync with less shared memory.  The first values are
+# sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync, less shared memory.  The first values are
 # those that tileiras 13.4 compiles without spills also where nothing is known of alignment (found by trying).
 _MMA: dict[str, Axes] = {
     "sm_90": {
