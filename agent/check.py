@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evaluator.compare import Errors, Failure
-    from evaluator.judge import Judgement
-    from knowledge_base.records import Candidate, Verdict
+    from knowledge_base.records import Trial, Verdict
     from knowledge_base.snf.task import Task
-    from knowledge_base.store import Evaluation
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -70,6 +68,7 @@ def check(
 ) -> int:
     """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
     from evaluator.judge import judge
+    from evaluator.trial import begin
     from knowledge_base.records import Candidate
     from knowledge_base.snf import task_named
 
@@ -78,6 +77,7 @@ def check(
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     check_axes(source, axes)
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
     err = console(error=True)
     with err.status("judging …") if err.is_terminal else _nothing() as status:
 
@@ -85,9 +85,11 @@ def check(
             if status is not None:
                 status.update(f"{stage} {100 * share:.0f}%")
 
-        judgement = judge(source, task, chip, axes=axes, seed=seed, jobs=cores(), progress=progress)
-    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
-    noted = note_of(task, candidate, [_evaluation(candidate, task, axes, chip.name, judgement)], db)
+        trial, plans = judge(begin(candidate, task, chip, axes), task, chip, seed=seed, jobs=cores(), progress=progress)
+    verdict = trial.verdict
+    assert verdict is not None
+    kept = {key: data for traced in plans.values() for key, data in traced.artifacts.items()} if verdict.correct else {}
+    noted = note_of(task, [trial], db, kept)
     document = {
         "task": task.name,
         "identity": task.identity,
@@ -95,25 +97,24 @@ def check(
         "chip": chip.name,
         "candidate": candidate.digest,
         "configuration": dict(axes) or "default",
-        "verdict": judgement.verdict.model_dump(),
-        "correct": judgement.verdict.correct,
-        "judged": list(judgement.sizes),
-        "infeasible": list(judgement.infeasible),
-        "plans": [[str(g) for g in traced.plan.guards] for traced in judgement.plans],
-        "seed": judgement.seed,
-        "seconds": round(judgement.seconds, 3),
+        "verdict": verdict.model_dump(),
+        "correct": verdict.correct,
+        "judged": list(trial.judged),
+        "infeasible": list(trial.infeasible),
+        "plans": [[str(g) for g in traced.plan.guards] for traced in plans.values()],
+        "seed": trial.seed,
+        "seconds": round(trial.seconds, 3),
         "recorded": noted == "",
     }
     if as_json:
         emit(document)
     else:
-        print_verdict(err, judgement.verdict)
-        plans = len(judgement.plans)
-        judged = f"judged at {len(judgement.sizes)} sizes, {plans} plan{'s' if plans != 1 else ''}"
-        err.print(f"{judged}, seed {judgement.seed}, {judgement.seconds:.1f} s", style="dim")
+        print_verdict(err, verdict)
+        judged = f"judged at {len(trial.judged)} sizes, {len(plans)} plan{'s' if len(plans) != 1 else ''}"
+        err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s", style="dim")
     if noted:
         print(noted, file=sys.stderr)
-    return EXIT_DONE if judgement.verdict.correct else EXIT_REJECTED
+    return EXIT_DONE if verdict.correct else EXIT_REJECTED
 
 
 def emulate(
@@ -246,35 +247,14 @@ def error_ratio(verdict: Verdict) -> float | None:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _evaluation(
-    candidate: Candidate, task: Task, axes: Mapping[str, Any], chip: str, judgement: Judgement
-) -> Evaluation:
-    from evaluator.version import evaluator_version
-    from knowledge_base.store import Evaluation
-
-    configuration = dict(judgement.plans[0].axes) if judgement.plans else dict(axes)
-    return Evaluation(
-        task=candidate.task,
-        candidate=candidate.digest,
-        configuration=configuration,
-        chip=chip,
-        shape=task.sizes,
-        evaluator=evaluator_version(),
-        verdict=judgement.verdict,
-        evidence=judgement.verdict.evidence,
-        seed=judgement.seed,
-        seconds=judgement.seconds,
-    )
-
-
-def note_of(task: Task, candidate: Candidate, evaluations: Sequence[Evaluation], db: str | None) -> str:
-    """Stores evaluations of a command; where the default base can't be written, says so and the answer stands."""
+def note_of(task: Task, trials: Sequence[Trial], db: str | None, artifacts: Mapping[str, bytes] | None = None) -> str:
+    """Stores trials of a command; where the default base can't be written, says so and the answer stands."""
     from knowledge_base.store import Store
 
     try:
         with Store.open(db) as store:
             store.record_tasks([task])
-            store.record(candidate, evaluations)
+            store.record(trials, artifacts=artifacts)
     except EnvironmentLacks as error:
         if db is not None:
             raise

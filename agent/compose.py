@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.content import canonical, content_key
-from knowledge_base.records import Candidate, Measurement
+from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Decomposition, Task
-from knowledge_base.store import Evaluation
 
-from .context import Context, Judged
+from .context import Context
 from .summary import TaskResult
 
 if TYPE_CHECKING:
-    from evaluator.composed import Winner
-    from evaluator.judge import Judgement
+    from evaluator.judge import Plans
     from evaluator.oracle import Oracle
+    from evaluator.trace import Traced
     from knowledge_base.chips import Chip
 
 LABEL = "the whole target"
@@ -29,52 +28,57 @@ def compose(
     context: Context,
     target: str,
     decomposition: Decomposition,
-    winners: Mapping[str, Judged],
+    winners: Mapping[str, Trial],
+    plans: Mapping[str, Traced],
     results: Sequence[TaskResult],
 ) -> dict[str, Any]:
     """Judges the target at sizes of its own; the verdict's status, message and numbers.
 
-    ``winners``: a general one per task identity.
+    ``winners``: a general one per task identity.  ``plans``: theirs, by digest.
     """
-    from evaluator.composed import Winner
-
     context.check_time()
     context.progress.step(LABEL, 0.1, 1.0, "judging")
-    given = {
-        identity: Winner(j.known.candidate.source, dict(j.known.evaluation.configuration), j.plans)
-        for identity, j in winners.items()
-    }
-    judgement: Judgement = context.judges.call(_judge, decomposition, given, context.chip, context.seed)
-    _record(context, target, decomposition, winners, judgement, results)
-    verdict = judgement.verdict
+    whole, trial = _trial(context, target, decomposition, winners, results)
+    mine = {p: plans[p] for winner in winners.values() for p in winner.plans}
+    trial, _ = context.judges.call(_judge, trial, decomposition, dict(winners), mine, context.chip, context.seed)
+    context.store.record_tasks([whole])
+    context.store.record([trial], run=context.run, move="compose")
+    verdict = trial.verdict
+    assert verdict is not None
     context.progress.end(LABEL, verdict.correct, verdict.status.value)
     context.folder.log(f"{LABEL}: {verdict.status.value} {verdict.message}")
     return {
         "status": verdict.status.value,
         "message": verdict.message,
         "numbers": verdict.numbers,
-        "sizes": [dict(at) for at in judgement.sizes],
-        "seconds": round(judgement.seconds, 3),
+        "sizes": list(trial.judged),
+        "seconds": round(trial.seconds, 3),
     }
 
 
 def _judge(
-    decomposition: Decomposition, winners: dict[str, Winner], chip: Chip, seed: int, oracle: Oracle
-) -> Judgement:
+    trial: Trial,
+    decomposition: Decomposition,
+    winners: dict[str, Trial],
+    plans: dict[str, Traced],
+    chip: Chip,
+    seed: int,
+    oracle: Oracle,
+) -> tuple[Trial, Plans]:
     """Runs in a judge process."""
     from evaluator.composed import judge_composed
 
-    return judge_composed(decomposition, winners, chip, seed=seed, oracle=oracle)
+    return judge_composed(trial, decomposition, winners, plans, chip, seed=seed, oracle=oracle)
 
 
-def _record(
+def _trial(
     context: Context,
     target: str,
     decomposition: Decomposition,
-    winners: Mapping[str, Judged],
-    judgement: Judgement,
+    winners: Mapping[str, Trial],
     results: Sequence[TaskResult],
-) -> None:
+) -> tuple[Task, Trial]:
+    """The whole target as a task, and the composition as a trial of it, with the time that its calls take together."""
     from knowledge_base.snf.printer import show
 
     graph = decomposition.graph
@@ -83,8 +87,8 @@ def _record(
     calls = [
         {
             "task": call.task.name,
-            "kernel": winners[call.task.identity].known.candidate.digest,
-            "configuration": winners[call.task.identity].known.evaluation.configuration,
+            "kernel": winners[call.task.identity].candidate.digest,
+            "configuration": winners[call.task.identity].configuration,
         }
         for call in decomposition.calls
     ]
@@ -101,17 +105,12 @@ def _record(
         us=round(sum(us * count for us, _, count in times), 3),
         floor_us=round(sum(floor * count for _, floor, count in times), 3),
     )
-    evaluation = Evaluation(
-        task=whole.identity,
-        candidate=candidate.digest,
+    trial = Trial(
+        candidate=candidate,
         configuration={"plan": decomposition.plan},
         chip=context.chip.name,
         shape=graph.sizes,
         evaluator=context.evaluator,
-        verdict=judgement.verdict,
         measurements=(total,),
-        seed=judgement.seed,
-        seconds=judgement.seconds,
     )
-    context.store.record_tasks([whole])
-    context.store.record(candidate, [evaluation], run=context.run, move="compose")
+    return whole, trial

@@ -1,4 +1,4 @@
-"""What the tasks of a run share, and what they hand each other: a candidate judged in one configuration."""
+"""What the tasks of a run share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import Measurement, Verdict
-from knowledge_base.store import Known, Store
+from knowledge_base.store import Store
 
 from .proposers.base import Proposer
 
 if TYPE_CHECKING:
-    from evaluator.trace import Traced
-
     from .judging import Judges
     from .progress import Progress
     from .rundir import RunFolder
@@ -67,16 +64,3 @@ class Context:
     def left(self) -> float:
         """Seconds until the deadline; infinite without one."""
         return math.inf if self.deadline is None else self.deadline - time.monotonic()
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A candidate judged in one configuration."""
-
-    known: Known
-    measurement: Measurement
-    verdict: Verdict
-    general: bool
-    plans: tuple[Traced, ...] = ()
-    searched: int = 0
-    configurations: int = 0

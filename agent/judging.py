@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, Self
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 from knowledge_base.errors import EnvironmentLacks
 
 if TYPE_CHECKING:
-    from evaluator.judge import Judgement
+    from evaluator.judge import Plans
     from evaluator.oracle import Oracle
+    from evaluator.trace import Traced
     from knowledge_base.chips import Chip
+    from knowledge_base.records import Trial
     from knowledge_base.snf.task import Task
 
 _oracle: Any = None  # of this judge process
@@ -38,10 +40,10 @@ class Judges:
         for _ in range(count):  # each starts now and imports torch while the loop reads and searches
             self._pool.submit(_warm_up)
 
-    def judge(self, source: str, task: Task, chip: Chip, axes: Mapping[str, Any], seed: int) -> Judgement:
+    def judge(self, trial: Trial, task: Task, chip: Chip, traced: Traced | None, seed: int) -> tuple[Trial, Plans]:
         """As :func:`evaluator.judge.judge`; blocks.  Raises EnvironmentLacks where a judge process was killed."""
-        judgement: Judgement = self.call(_judge, source, task, chip, dict(axes), seed)
-        return judgement
+        judged: tuple[Trial, Plans] = self.call(_judge, trial, task, chip, traced, seed)
+        return judged
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``function(*arguments, oracle)`` in a judge process; a function of a module, picklable arguments."""
@@ -98,10 +100,12 @@ def _warm_up() -> None:
         _oracle = Oracle()
 
 
-def _judge(source: str, task: Task, chip: Chip, axes: dict[str, Any], seed: int, oracle: Oracle) -> Judgement:
+def _judge(
+    trial: Trial, task: Task, chip: Chip, traced: Traced | None, seed: int, oracle: Oracle
+) -> tuple[Trial, Plans]:
     from evaluator.judge import judge
 
-    return judge(source, task, chip, axes=axes, seed=seed, oracle=oracle, jobs=1)
+    return judge(trial, task, chip, traced=traced, seed=seed, oracle=oracle, jobs=1)
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -1,89 +1,30 @@
-"""Between the configuration search and the knowledge base: a candidate's configurations, fastest modelled first.
-
-A search's rows become evaluations without a verdict (``compiled``); a later run ranks from those instead of searching
-again.  What was pruned is no evaluation: nothing was looked at.
-"""
+"""A candidate's trials in the order in which they are worth judging."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Status, Verdict
-from knowledge_base.snf.task import Task
-from knowledge_base.store import Evaluation
-
-if TYPE_CHECKING:
-    from .search import SearchResult
+from knowledge_base.records import UNSURE, Trial
 
 
-UNSURE = (Status.TIMEOUT, Status.CRASH)
+def rank(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials of one candidate, at one shape on one chip, that have a time and were not rejected.
 
-
-@dataclass(frozen=True)
-class Ranking:
-    """A candidate's usable configurations, fastest first, spilling ones last.
-
-    searched: configurations that were compiled or refused; configurations: how many its AXES span.
-    refused: the verdict of one that failed.
+    Fastest first, spilling ones last.  A verdict that the machine's load may explain is taken back: judge it again.
     """
-
-    candidate: Candidate
-    rows: tuple[Evaluation, ...]
-    searched: int
-    configurations: int
-    refused: Verdict | None = None
-
-    @property
-    def us(self) -> float:
-        """The best modelled time in µs; infinite if nothing is usable."""
-        return self.rows[0].measurements[0].us if self.rows else math.inf
+    timed = [t.fuller(verdict=None) if t.verdict and t.verdict.status in UNSURE else t for t in trials if t.time]
+    return sorted((t for t in timed if t.verdict is None or t.correct), key=lambda t: (t.spills, t.us))
 
 
-def evaluations(found: SearchResult, candidate: Candidate, task: Task, chip: Chip, evaluator: str) -> list[Evaluation]:
-    """The rows of a search that say something: compiled, or refused with a verdict."""
-    return [
-        Evaluation(
-            task=candidate.task,
-            candidate=candidate.digest,
-            configuration=dict(row.axes),
-            chip=chip.name,
-            shape=task.sizes,
-            evaluator=evaluator,
-            verdict=row.verdict,
-            evidence=row.evidence,
-            measurements=(row.measurement,) if row.measurement is not None else (),
-        )
-        for row in found.rows
-        if row.measurement is not None or row.verdict is not None
-    ]
+def recorded(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials of a search that say something: timed, or refused.  What was pruned was not looked at."""
+    return [t for t in trials if t.time is not None or t.verdict is not None]
 
 
-def rank(candidate: Candidate, rows: Sequence[Evaluation]) -> Ranking:
-    """Orders stored or fresh evaluations of one candidate at one shape on one chip."""
-    # A timeout or crash may have been the machine's load: such a configuration is judged again.
-    rows = [
-        replace(r, verdict=None) if r.verdict and r.verdict.status in UNSURE and r.measurements else r for r in rows
-    ]
-    usable = [r for r in rows if r.measurements and (r.verdict is None or r.verdict.correct)]
-    refused = next((r.verdict for r in rows if r.verdict is not None and not r.verdict.correct), None)
-    usable.sort(key=lambda r: (_spills(r), r.measurements[0].us))
-    return Ranking(candidate, tuple(usable), len(rows), _span(candidate.source), refused)
-
-
-def _spills(row: Evaluation) -> bool:
-    return any(e.spill_bytes > 0 for e in row.evidence)
-
-
-def _span(source: str) -> int:
+def span(source: str) -> int:
+    """How many configurations the file's AXES make."""
     from evaluator.trace import read_axes
 
     axes = read_axes(source)
-    return math.prod(_lengths(axes.values())) if isinstance(axes, dict) else 0
-
-
-def _lengths(choices: Iterable[Sequence[object]]) -> list[int]:
-    return [len(values) for values in choices]
+    return math.prod(len(values) for values in axes.values()) if isinstance(axes, dict) else 0

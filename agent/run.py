@@ -233,7 +233,8 @@ def _composed(
         context.progress.end(LABEL, False, "not judged")
         return {}
     try:
-        return compose(context, Path(target).stem, decomposition, winners, results)
+        plans = {digest: traced for w in works for digest, traced in w.plans.items()}
+        return compose(context, Path(target).stem, decomposition, winners, plans, results)
     except Stopped:
         context.progress.end(LABEL, False, "stopped")
         return {}

@@ -4,9 +4,10 @@ The axes of the file span a product; where it is larger than the limit, a seeded
 (the default, its neighbours along one axis, then Halton points).  Each configuration is traced, priced by the model
 with an *ideal* cubin, and compiled in order of that price.  As no real cubin is faster than the ideal one, what is
 priced more than PRUNE times the best modelled time so far is not compiled: it cannot win.  Spilling and unlaunchable
-configurations are kept as rows with their reason, behind all others.
+configurations are kept with their reason, behind all others.
 
-What comes out is modelled, never measured, and says nothing about right or wrong: that is the judge's.
+What comes out is a trial of each configuration, with a modelled time.  It says nothing about right or wrong: that is
+the judge's.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.chips import Chip
 from knowledge_base.hints import classify
-from knowledge_base.records import CompileEvidence, Measurement, Stage, Status, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .configurations import configurations, listed
@@ -38,107 +40,105 @@ ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
 
 Axes = Mapping[str, Any]
-Progress = Callable[[int, int, "Row"], None]  # rows decided, configurations looked at, the row
+Progress = Callable[[int, int, Trial], None]  # configurations decided, configurations looked at, the trial
 
 
-@dataclass(frozen=True)
-class Row:
-    """One configuration.
+# What can become of a configuration, best first.
+STANDINGS = ("ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed")
 
-    status: ranked (compiled and modelled), spills, does-not-fit (no block fits an SM), infeasible (launch raised
-    ValueError), failed (trace or assembler refused it: ``verdict``), pruned (``reason`` says by which rule).
-    kernels: hashes of its bytecodes; cubins: of its cubins, in the same order.
+
+def standing(trial: Trial) -> str:
+    """What became of a configuration that was searched.
+
+    ranked: compiled and modelled; spills: that too, but with spilled registers; does-not-fit: compiled, but no block
+    fits an SM; pruned: not compiled; infeasible: launch raised ValueError; failed: tracer or assembler refused it.
     """
+    if trial.verdict is not None and not trial.correct:
+        return "infeasible" if trial.verdict.status is Status.INFEASIBLE else "failed"
+    if trial.time is not None:
+        return "spills" if trial.spills else "ranked"
+    return "pruned" if trial.pruned else "does-not-fit"
 
-    axes: Axes
-    status: str
-    reason: str = ""
-    measurement: Measurement | None = None
-    evidence: tuple[CompileEvidence, ...] = ()
-    kernels: tuple[str, ...] = ()
-    cubins: tuple[str, ...] = ()
-    verdict: Verdict | None = None
-    traced: Traced | None = None
 
-    @property
-    def us(self) -> float:
-        """The modelled time; infinite where there is none."""
-        return self.measurement.us if self.measurement else math.inf
+def reason(trial: Trial) -> str:
+    """Why a configuration is not simply ranked; empty if it is."""
+    spilled = max((e.spill_bytes for e in trial.evidence), default=0)
+    return {
+        "ranked": "",
+        "spills": f"{spilled} bytes of registers a thread are spilled",
+        "does-not-fit": "an SM cannot hold one block of it",
+        "pruned": trial.pruned,
+    }.get(standing(trial)) or (trial.verdict.message if trial.verdict else "")
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """``rows`` best first.  ``total`` configurations exist, ``left_out`` were not looked at because of the limit.
+    """``trials`` best first.  ``total`` configurations exist, ``left_out`` were not looked at because of the limit.
 
-    ``verdict``: why the file as a whole cannot be searched.  ``compiled``: kernels compiled or found in the cache.
+    plans: what was traced, by the digest that the trials name it by.  verdict: why the file as a whole cannot be
+    searched.
     """
 
     task: str
     chip: str
     sizes: Mapping[str, int]
-    rows: tuple[Row, ...]
+    trials: tuple[Trial, ...]
     total: int
     left_out: int
-    compiled: int
     seconds: float
+    plans: Mapping[str, Traced]
     verdict: Verdict | None = None
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> Trial | None:
         """The fastest configuration that does not spill; where all spill, the fastest of those; None if none runs."""
-        return next((row for row in self.rows if row.status in ("ranked", "spills")), None)
+        return next((trial for trial in self.trials if standing(trial) in ("ranked", "spills")), None)
 
     def counts(self) -> dict[str, int]:
-        """How many rows have each status."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            found[row.status] = found.get(row.status, 0) + 1
-        return found
+        """How many configurations have each standing."""
+        return dict(Counter(map(standing, self.trials)))
 
 
 def search(
-    source: str,
+    candidate: Candidate,
     task: Task,
     chip: Chip,
     *,
-    sizes: Mapping[str, int] | None = None,
     limit: int = LIMIT,
     jobs: int | None = None,
     first: Sequence[Axes] = (),
-    policy: str = "general",
     seed: int = 0,
     seconds: float | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Ranks the configurations of ``source`` for ``task`` on ``chip`` by modelled time at ``sizes`` (default: its own).
+    """Ranks the candidate's configurations for ``task`` on ``chip`` by modelled time at the task's sizes.
 
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
-    have their defaults, those with values that the file does not list are ignored.  policy: evaluator.trace.Request's.
-    seconds: no compilation is begun later than this (what is left is ``pruned``); the first chunk always is.
-    Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the rows or the verdict.
+    have their defaults, those with values that the file does not list are ignored.
+    seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
+    Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials or the verdict.
     """
     from evaluator.trace import read_axes
 
     started = time.monotonic()
-    at = dict(sizes or task.sizes)
-    axes = read_axes(source)
+    axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
-        return SearchResult(task.name, chip.name, at, (), 0, 0, 0, 0.0, axes)
+        return SearchResult(task.name, chip.name, task.sizes, (), 0, 0, 0.0, {}, axes)
     total = math.prod(len(values) for values in axes.values())
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
-    run = _Search(task, chip, at, jobs or _cores(), cache, progress, len(chosen), deadline)
-    run.go(run.traced(source, chosen, policy), len(listed(first, axes)))
+    run = _Search(candidate, task, chip, jobs or _cores(), cache, progress, len(chosen), deadline)
+    run.go(run.trace(chosen), len(listed(first, axes)))
     return SearchResult(
         task=task.name,
         chip=chip.name,
-        sizes=at,
-        rows=tuple(sorted(run.rows, key=_order)),
+        sizes=task.sizes,
+        trials=tuple(sorted(run.trials, key=_order)),
         total=total,
         left_out=total - len(chosen),
-        compiled=len(run.seen),
         seconds=round(time.monotonic() - started, 3),
+        plans=run.plans,
     )
 
 
@@ -146,76 +146,83 @@ def search(
 
 
 class _Search:
-    """One search's state: rows decided, kernels compiled, the best time so far."""
+    """One search's state: configurations decided, plans traced, kernels compiled, the best time so far."""
 
     def __init__(
-        self, task: Task, chip: Chip, sizes: dict[str, int], jobs: int, cache: Cache | None, progress: Progress | None,
+        self, candidate: Candidate, task: Task, chip: Chip, jobs: int, cache: Cache | None, progress: Progress | None,
         expected: int, deadline: float,
     ) -> None:  # fmt: skip
-        self.task, self.chip, self.sizes, self.jobs, self.cache = task, chip, sizes, jobs, cache
+        self.candidate, self.task, self.chip, self.jobs, self.cache = candidate, task, chip, jobs, cache
         self.progress, self.expected, self.deadline = progress, expected, deadline
-        self.rows: list[Row] = []
+        self.trials: list[Trial] = []
+        self.plans: dict[str, Traced] = {}
         self.seen: dict[str, Any] = {}  # bytecode hash → Compiled or Verdict
         self.best = math.inf
 
-    def decide(self, row: Row) -> None:
-        self.rows.append(row)
-        if row.status == "ranked":
-            self.best = min(self.best, row.us)
+    def decide(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        if standing(trial) == "ranked":
+            self.best = min(self.best, trial.us)
         if self.progress:
-            self.progress(len(self.rows), self.expected, row)
+            self.progress(len(self.trials), self.expected, trial)
 
-    def traced(self, source: str, chosen: Sequence[dict[str, Any]], policy: str) -> list[Traced]:
-        """Traces all configurations, a batch a child; what the tracer refuses is decided here."""
+    def trace(self, chosen: Sequence[dict[str, Any]]) -> list[Trial]:
+        """A trial with its plan for each configuration, a batch a child; what the tracer refuses is decided here."""
         from evaluator.trace import Request, trace
+        from evaluator.trial import begin
 
         batches = [chosen[i : i + TRACES_PER_CHILD] for i in range(0, len(chosen), TRACES_PER_CHILD)]
 
         def batch(some: Sequence[dict[str, Any]]) -> list[Traced | Verdict]:
-            return trace(source, self.task, [Request(self.sizes, axes, policy) for axes in some], self.chip)
+            requests = [Request(self.task.sizes, axes) for axes in some]
+            return trace(self.candidate.source, self.task, requests, self.chip)
 
         with ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(batches)))) as pool:
             answers = [answer for part in pool.map(batch, batches) for answer in part]
-        good: list[Traced] = []
+        default = begin(self.candidate, self.task, self.chip)
+        good: list[Trial] = []
         for axes, answer in zip(chosen, answers, strict=True):
-            if not isinstance(answer, Verdict):
-                good.append(answer)
+            trial = default.fuller(configuration=axes)
+            if isinstance(answer, Verdict):
+                self.decide(trial.fuller(verdict=answer))
                 continue
-            status = "infeasible" if answer.status is Status.INFEASIBLE else "failed"
-            self.decide(Row(axes, status, answer.message, verdict=answer))
+            digest = answer.plan.digest
+            self.plans[digest] = answer
+            good.append(trial.fuller(plans=(digest,)))
         return good
 
-    def go(self, traced: Sequence[Traced], warm: int) -> None:
+    def go(self, trials: Sequence[Trial], warm: int) -> None:
         """Prices, prunes, compiles and models; the first ``warm`` configurations go first.
 
         Of configurations that cost the same before they are compiled, the second waits for the first of the others:
         what the price can't tell apart (an order of tiles) is rarely told apart by the cubin.
         """
-        priced: list[tuple[int, float, int, Traced]] = []
+        priced: list[tuple[int, float, int, Trial]] = []
         turns: dict[float, int] = {}
-        for i, one in enumerate(traced):
+        for i, trial in enumerate(trials):
+            one = self.plans[trial.plans[0]]
             why = self.refused(one) or self.too_large(one)
             if isinstance(why, Verdict):
-                self.decide(Row(one.axes, "failed", why.message, kernels=one.plan.kernels, verdict=why, traced=one))
+                self.decide(trial.fuller(verdict=why))
             elif why:
-                self.decide(Row(one.axes, "pruned", why, kernels=one.plan.kernels, traced=one))
+                self.decide(trial.fuller(pruned=why))
             else:
                 price = self.ideal(one)
                 turns[price] = turns.get(price, 0) + 1
-                priced.append((0 if i < warm else turns[price], price, i, one))
+                priced.append((0 if i < warm else turns[price], price, i, trial))
         priced.sort(key=lambda p: p[:3])
         while priced:
-            chunk: list[Traced] = []
+            chunk: list[Trial] = []
             while priced and len(chunk) < CHUNK * self.jobs:
-                _, price, _, one = priced.pop(0)
+                _, price, _, trial = priced.pop(0)
                 why = self.hopeless(price)
                 if why:
-                    self.decide(Row(one.axes, "pruned", why, kernels=one.plan.kernels, traced=one))
+                    self.decide(trial.fuller(pruned=why))
                 else:
-                    chunk.append(one)
+                    chunk.append(trial)
             self.compile(chunk)
-            for one in chunk:
-                self.decide(self.row(one))
+            for trial in chunk:
+                self.decide(self.compiled(trial))
 
     def hopeless(self, price: float) -> str:
         """Why a configuration of this ideal price need not be compiled; empty if it should be."""
@@ -259,33 +266,28 @@ class _Search:
     def model(self, one: Traced, evidence: Mapping[str, CompileEvidence]) -> Measurement:
         from evaluator.model import modelled
 
-        return modelled(self.task, self.sizes, one.plan, one.kernels, evidence, self.chip)
+        return modelled(self.task, self.task.sizes, one.plan, one.kernels, evidence, self.chip)
 
-    def compile(self, chunk: Sequence[Traced]) -> None:
+    def compile(self, chunk: Sequence[Trial]) -> None:
         """Compiles the chunk's kernels that no earlier configuration shares."""
         from evaluator.compile import compile_kernels
 
-        new = {k: one.kernels[k] for one in chunk for k in one.plan.kernels if k not in self.seen}
+        traced = [self.plans[trial.plans[0]] for trial in chunk]
+        new = {k: one.kernels[k] for one in traced for k in one.plan.kernels if k not in self.seen}
         answers = compile_kernels(new, [self.chip.arch], jobs=self.jobs, cache=self.cache, seconds=ASSEMBLY_S)
         self.seen |= {digest: answer for (digest, _), answer in answers.items()}
 
-    def row(self, one: Traced) -> Row:
-        """The row of a configuration whose kernels are compiled."""
+    def compiled(self, trial: Trial) -> Trial:
+        """The trial of a configuration whose kernels are compiled."""
+        one = self.plans[trial.plans[0]]
         answers = [self.seen[k] for k in one.plan.kernels]
-        row = Row(one.axes, "failed", kernels=one.plan.kernels, traced=one)
         refused = next((a for a in answers if isinstance(a, Verdict)), None)
         if refused:
-            return replace(row, reason=refused.message, verdict=refused)
+            return trial.fuller(verdict=refused)
         evidence = tuple(a.evidence for a in answers)
-        row = replace(row, evidence=evidence, cubins=tuple(a.digest for a in answers))
         measurement = self.model(one, dict(zip(one.plan.kernels, evidence, strict=True)))
-        if math.isinf(measurement.us):
-            return replace(row, status="does-not-fit", reason="an SM cannot hold one block of it")
-        spilled = max((e.spill_bytes for e in evidence), default=0)
-        if spilled:
-            reason = f"{spilled} bytes of registers a thread are spilled"
-            return replace(row, status="spills", reason=reason, measurement=measurement)
-        return replace(row, status="ranked", measurement=measurement)
+        fits = math.isfinite(measurement.us)
+        return trial.fuller(evidence=evidence, measurements=(measurement,) if fits else ())
 
 
 def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
@@ -297,11 +299,8 @@ def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
     )  # fmt: skip
 
 
-_RANK = {"ranked": 0, "spills": 1, "does-not-fit": 2, "pruned": 3, "infeasible": 4, "failed": 5}
-
-
-def _order(row: Row) -> tuple[int, float, str]:
-    return _RANK[row.status], row.us, repr(sorted(row.axes.items(), key=lambda item: item[0]))
+def _order(trial: Trial) -> tuple[int, float, str]:
+    return STANDINGS.index(standing(trial)), trial.us, repr(sorted(trial.configuration.items()))
 
 
 def _cores() -> int:

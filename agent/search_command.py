@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
 
 from .check import note_of, read_source
 from .console import console, emit, pairs, table, us
 from .machine import chip_for
-from .ranking import evaluations
+from .ranking import recorded
+
+if TYPE_CHECKING:
+    from .search import SearchResult
 
 SHOWN = 20  # rows of the table; --json has all
 
@@ -20,8 +23,7 @@ def search(
     file: str, task_name: str, shape: Mapping[str, int], gpu: str | None, jobs: int, db: str | None, as_json: bool
 ) -> int:
     """Ranks the file's configurations; exit 0 if one is usable, 1 if none is."""
-    from evaluator.version import evaluator_version
-    from knowledge_base.records import Candidate
+    from knowledge_base.records import Candidate, Trial
     from knowledge_base.snf import task_named
 
     from . import search as searching
@@ -30,15 +32,15 @@ def search(
     chip = chip_for(gpu)
     source = read_source(file)
     task = task_named(task_name, dict(shape))
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
     err = console(error=True)
     with err.status("tracing …") as status:
 
-        def progress(done: int, expected: int, _: searching.Row) -> None:
+        def progress(done: int, expected: int, _: Trial) -> None:
             status.update(f"{done} of {expected} configurations")
 
-        found = searching.search(source, task, chip, jobs=jobs or None, progress=progress)
-    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
-    noted = note_of(task, candidate, evaluations(found, candidate, task, chip, evaluator_version()), db)
+        found = searching.search(candidate, task, chip, jobs=jobs or None, progress=progress)
+    noted = note_of(task, recorded(found.trials), db)
     usable = found.best is not None
     if as_json:
         emit(_document(found) | {"usable": usable, "recorded": noted == ""})
@@ -48,13 +50,14 @@ def search(
         made = table(
             [("µs", "right", 9), ("registers", "right", 9), ("spilled", "right", 7), ("configuration", "left", None)]
         )
-        for row in found.rows[:SHOWN]:
-            time = us(row.us, "modelled") if row.measurement else "-"
-            registers = max((e.registers for e in row.evidence), default=0)
-            spilled = sum(e.spill_bytes for e in row.evidence)
-            figures = (str(registers or "-"), str(spilled) if row.evidence else "-") if row.evidence else ("-", "-")
-            reason = f" [dim]{row.status}: {_short(row.reason)}[/dim]" if row.status != "ranked" else ""
-            made.add_row(time, *figures, pairs(dict(row.axes)) + reason)
+        for trial in found.trials[:SHOWN]:
+            time = us(trial.us, trial.time.kind) if trial.time else "-"
+            registers = max((e.registers for e in trial.evidence), default=0)
+            spilled = sum(e.spill_bytes for e in trial.evidence)
+            figures = (str(registers or "-"), str(spilled)) if trial.evidence else ("-", "-")
+            standing, reason = searching.standing(trial), searching.reason(trial)
+            said = f" [dim]{standing}: {_short(reason)}[/dim]" if standing != "ranked" else ""
+            made.add_row(time, *figures, pairs(trial.configuration) + said)
         err.print(made)
         counts = ", ".join(f"{count} {status}" for status, count in found.counts().items())
         err.print(f"{found.total} configurations: {counts}; {found.left_out} not looked at", style="dim")
@@ -65,20 +68,22 @@ def search(
     return EXIT_DONE if usable else EXIT_REJECTED
 
 
-def _document(found: Any) -> dict[str, Any]:
+def _document(found: SearchResult) -> dict[str, Any]:
+    from . import search as searching
+
     rows = [
         {
-            "axes": dict(row.axes),
-            "status": row.status,
-            "reason": row.reason,
-            "us": row.measurement.us if row.measurement else None,
-            "kind": "modelled" if row.measurement else None,
-            "floor_us": row.measurement.floor_us if row.measurement else None,
-            "terms": row.measurement.terms if row.measurement else {},
-            "evidence": [e.model_dump() for e in row.evidence],
-            "kernels": row.kernels,
+            "axes": trial.configuration,
+            "status": searching.standing(trial),
+            "reason": searching.reason(trial),
+            "us": trial.time.us if trial.time else None,
+            "kind": trial.time.kind if trial.time else None,
+            "floor_us": trial.time.floor_us if trial.time else None,
+            "terms": trial.time.terms if trial.time else {},
+            "evidence": [e.model_dump() for e in trial.evidence],
+            "kernels": [kernel for plan in trial.plans for kernel in found.plans[plan].plan.kernels],
         }
-        for row in found.rows
+        for trial in found.trials
     ]
     return {
         "task": found.task,
@@ -92,8 +97,8 @@ def _document(found: Any) -> dict[str, Any]:
     }
 
 
-def _floor(found: Any) -> str:
-    return next((us(row.measurement.floor_us) for row in found.rows if row.measurement), "-")
+def _floor(found: SearchResult) -> str:
+    return next((us(trial.time.floor_us) for trial in found.trials if trial.time), "-")
 
 
 def _short(text: str) -> str:

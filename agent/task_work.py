@@ -14,19 +14,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.records import Candidate, Verdict
+from knowledge_base.records import Candidate, Trial, Verdict
 from knowledge_base.snf.task import Task
-from knowledge_base.store import Evaluation, Known
 
 from .check import error_ratio
-from .conclude import is_general, keep, operations
-from .context import Context, Judged, Stopped
+from .conclude import keep, operations, recall
+from .context import Context, Stopped
 from .proposers.base import ProposalRequest
-from .ranking import Ranking, evaluations, rank
+from .ranking import rank, recorded, span
 from .summary import TaskResult
 
 if TYPE_CHECKING:
-    from evaluator.judge import Judgement
+    from evaluator.trace import Traced
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
 LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
@@ -46,21 +45,22 @@ class TaskWork:
     def __init__(self, context: Context, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls = context, task, label, calls
         self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
-        self.searched = self.configurations = 0  # of all candidates: compiled, of how many
+        self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
         self.rejected: list[dict[str, Any]] = []
         self.feedback: list[Verdict] = []
         self.judged = False  # a judgement was begun
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
-        self.general: Judged | None = None  # when done: the kernel that serves every size
+        self.plans: dict[str, Traced] = {}  # what was traced or read back, by digest
+        self.general: Trial | None = None  # when done: the kernel that serves every size
         self.done = 0.0  # share of the task's work, for the bar
 
     def run(self) -> TaskResult:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
-        general: Judged | None = None
-        special: Judged | None = None
+        general: Trial | None = None
+        special: Trial | None = None
         try:
             for number in range(self.context.rounds):
                 rankings = self.rankings(self.candidates(number))
@@ -81,8 +81,9 @@ class TaskWork:
         """What the run's end kept from this task."""
         if self.rejected:
             return "stopped before a correct kernel was found"
-        if self.searched:
-            return f"stopped with {self.searched} of {self.configurations} configurations searched and none judged"
+        searched, configurations = self.effort()
+        if searched:
+            return f"stopped with {searched} of {configurations} configurations searched and none judged"
         return "stopped before anything was searched"
 
     # ------------------------------------------------------------------------------------------------ candidates
@@ -95,7 +96,7 @@ class TaskWork:
         found: list[tuple[Candidate, str]] = []
         if number == 0:
             known = context.store.best(self.task.identity, context.chip.name, limit=KNOWN)
-            found += [(k.candidate, "known") for k in known]
+            found += [(trial.candidate, "known") for trial in known]
         request = ProposalRequest(self.task, context.chip, tuple(self.feedback))
         move = "fresh" if number == 0 else "repair"
         found += [(candidate, move) for candidate in context.proposer.propose(request)]
@@ -104,56 +105,55 @@ class TaskWork:
             context.store.record_candidate(candidate, run=context.run)
         return new
 
-    def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[Ranking, str]]:
+    def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[list[Trial], str]]:
         """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
         self.context.check_time()
         seconds = min(self.seconds, SEARCHING * self.context.left * self.part())
         end = time.monotonic() + seconds
-        found: list[tuple[Ranking, str]] = []
+        found: list[tuple[list[Trial], str]] = []
         for number, (candidate, move) in enumerate(candidates):
             self.context.check_stopping()
-            if self.context.deadline is not None and time.monotonic() > end and any(r.rows for r, _ in found):
+            if self.context.deadline is not None and time.monotonic() > end and any(trials for trials, _ in found):
                 break  # the rest of the budget is for judging
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
             found.append((self.ranking(candidate, seconds / len(candidates)), move))
-        return sorted(found, key=lambda pair: _step(pair[0].us))
+        return sorted(found, key=lambda pair: _step(pair[0][0].us if pair[0] else math.inf))
 
     def part(self) -> float:
         """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
         return min(1.0, self.context.at_once / max(1, self.context.unfinished()))
 
-    def ranking(self, candidate: Candidate, seconds: float) -> Ranking:
+    def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:
         """The candidate's configurations: as they are known, else searched now and recorded."""
         context = self.context
-        stored = context.store.of_candidate(
+        trials = context.store.of_candidate(
             self.task.identity, candidate.digest, context.chip.name, self.task.sizes, context.evaluator
         )
-        rows = [k.evaluation for k in stored]
-        if not any(row.measurements for row in rows):
+        if not any(trial.measurements for trial in trials):
             self.fresh = True
-            rows = self.search(candidate, seconds)
-            context.store.record(candidate, rows, run=context.run, move="search")
-        ranked = rank(candidate, rows)
-        self.searched += ranked.searched
-        self.configurations += ranked.configurations
-        self.promising += [dict(row.configuration) for row in ranked.rows[:1]]
-        if not ranked.rows and ranked.refused is not None:
-            self.reject(candidate, ranked.refused)
+            trials = self.search(candidate, seconds)
+            context.store.record(trials, run=context.run, move="search")
+        ranked = rank(trials)
+        self.searched[candidate.digest] = len(trials), span(candidate.source)
+        self.promising += [trial.configuration for trial in ranked[:1]]
+        refused = next((t.verdict for t in trials if t.verdict is not None and not t.correct), None)
+        if not ranked and refused is not None:
+            self.reject(candidate, refused)
         return ranked
 
-    def search(self, candidate: Candidate, seconds: float) -> list[Evaluation]:
-        from .search import Row, search
+    def search(self, candidate: Candidate, seconds: float) -> list[Trial]:
+        from .search import search
 
         context = self.context
 
-        def progress(done: int, expected: int, _: Row) -> None:
+        def progress(done: int, expected: int, _: Trial) -> None:
             context.check_stopping()
             self.say(self.done, f"searching {done}/{expected}")
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
-        first = [*self.promising, *(dict(k.evaluation.configuration) for k in known)]
+        first = [*self.promising, *(trial.configuration for trial in known)]
         found = search(
-            candidate.source,
+            candidate,
             self.task,
             context.chip,
             jobs=context.jobs,
@@ -162,24 +162,25 @@ class TaskWork:
             seconds=seconds,
             progress=progress,
         )
+        self.plans |= found.plans
         if found.verdict is not None:
             self.reject(candidate, found.verdict)
-        return evaluations(found, candidate, self.task, context.chip, context.evaluator)
+        return recorded(found.trials)
 
     # ------------------------------------------------------------------------------------------------ judging
 
     def decide(
-        self, rankings: list[tuple[Ranking, str]], general: Judged | None, special: Judged | None
-    ) -> tuple[Judged | None, Judged | None]:
+        self, rankings: list[tuple[list[Trial], str]], general: Trial | None, special: Trial | None
+    ) -> tuple[Trial | None, Trial | None]:
         """The fastest general kernel that is correct, and the fastest specialised one if it is worth its guards."""
-        for number, (ranking, move) in enumerate(rankings):
-            if general is not None and ranking.us >= WORTH * general.measurement.us:
+        for number, (trials, move) in enumerate(rankings):
+            if not trials or (general is not None and trials[0].us >= WORTH * general.us):
                 continue
             if general is not None and special is not None:
                 continue
             self.say(0.4 + 0.6 * number / len(rankings), "judging")
             try:
-                judged = self.judge_best(ranking, move)
+                judged = self.judge_best(trials, move)
             except Stopped:
                 self.context.check_stopping()
                 if general is None:
@@ -191,61 +192,48 @@ class TaskWork:
                 general = judged
             elif special is None:
                 special = judged
-        if general is not None and special is not None and special.measurement.us >= WORTH * general.measurement.us:
+        if general is not None and special is not None and special.us >= WORTH * general.us:
             special = None
         return general, special
 
-    def judge_best(self, ranking: Ranking, move: str) -> Judged | None:
+    def judge_best(self, trials: list[Trial], move: str) -> Trial | None:
         """Judges the candidate's configurations, fastest first, until one is correct."""
         heard: set[tuple[str, str]] = set()
-        for row in ranking.rows[:TRIES]:
+        for trial in trials[:TRIES]:
             if self.judged:
                 self.context.check_time()
             self.context.check_stopping()
             self.judged = True  # the best configuration of a task that was searched is judged, even if that is late
-            known = Known(row, ranking.candidate)
-            if row.verdict is not None:  # by this version of the evaluator, at this shape: it would say so again
-                self.context.store.record(ranking.candidate, [row], run=self.context.run, move=move, reused=True)
-                counts = ranking.searched, ranking.configurations
-                return Judged(known, row.measurements[0], row.verdict, is_general(row.verdict), (), *counts)
-            self.fresh = True
-            judgement = self.context.judges.judge(
-                ranking.candidate.source, self.task, self.context.chip, row.configuration, self.context.seed
-            )
-            judged = self.recorded(ranking, row, judgement, move)
-            if judgement.verdict.correct:
+            if trial.correct and self.recalled(trial):
+                # The same evaluator judged this configuration at this shape before, so its verdict still holds.
+                self.context.store.record([trial], run=self.context.run, move=move, reused=True)
+                return trial
+            judged = self.judge(trial, move)
+            verdict = judged.verdict
+            if judged.correct:
                 return judged
-            said = (judgement.verdict.status, judgement.verdict.message)
+            assert verdict is not None
+            said = (verdict.status, verdict.message)
             if said in heard:
                 break  # another configuration, the same fault: it is the file's
             heard.add(said)
-            self.reject(ranking.candidate, judgement.verdict)
+            self.reject(judged.candidate, verdict)
         return None
 
-    def recorded(self, ranking: Ranking, row: Evaluation, judgement: Judgement, move: str) -> Judged:
-        evaluation = Evaluation(
-            task=row.task,
-            candidate=row.candidate,
-            configuration=row.configuration,
-            chip=row.chip,
-            shape=row.shape,
-            evaluator=row.evaluator,
-            verdict=judgement.verdict,
-            evidence=row.evidence or judgement.verdict.evidence,
-            measurements=row.measurements,
-            seed=judgement.seed,
-            seconds=judgement.seconds,
-        )
-        self.context.store.record(ranking.candidate, [evaluation], run=self.context.run, move=move)
-        return Judged(
-            Known(evaluation, ranking.candidate),
-            row.measurements[0],
-            judgement.verdict,
-            judgement.general,
-            judgement.plans,
-            ranking.searched,
-            ranking.configurations,
-        )
+    def recalled(self, trial: Trial) -> bool:
+        """Whether the plans of a trial that was judged before are at hand, or could be read back."""
+        self.plans |= recall(self.context.store, [p for p in trial.plans if p not in self.plans])
+        return bool(trial.plans) and all(p in self.plans for p in trial.plans)
+
+    def judge(self, trial: Trial, move: str) -> Trial:
+        """The trial with its verdict, recorded."""
+        self.fresh = True
+        traced = self.plans.get(trial.plans[0]) if trial.plans else None
+        judged, plans = self.context.judges.judge(trial, self.task, self.context.chip, traced, self.context.seed)
+        self.plans |= plans
+        kept = {key: data for plan in plans.values() for key, data in plan.artifacts.items()} if judged.correct else {}
+        self.context.store.record([judged], run=self.context.run, move=move, artifacts=kept)
+        return judged
 
     def reject(self, candidate: Candidate, verdict: Verdict) -> None:
         self.feedback.append(verdict)
@@ -261,51 +249,57 @@ class TaskWork:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def conclude(self, general: Judged | None, special: Judged | None, start: float) -> TaskResult:
+    def conclude(self, general: Trial | None, special: Trial | None, start: float) -> TaskResult:
         """Writes and records the winners; the faster one stands in the table."""
         if general is None:
             last = self.rejected[-1] if self.rejected else {"status": "no-candidate", "message": "nothing was proposed"}
             if special is not None:
                 last = {"status": "infeasible", "message": "no candidate is correct at every size"}
             return self.result(str(last["status"]), str(last["message"]), None, start)
-        kept = keep(self.context, self.task, general)
-        self.general = kept.judged
+        self.general = general
+        folder = keep(self.context, self.task, general, self.plans)
         if special is not None:
-            kept = keep(self.context, self.task, special)
-        done = self.result("correct", "", kept.judged, start)
-        return replace(done, guards=kept.guards, folder=kept.folder)
+            folder = keep(self.context, self.task, special, self.plans)
+        return self.result("correct", "", special or general, start, folder)
 
-    def result(self, status: str, message: str, judged: Judged | None, start: float) -> TaskResult:
+    def effort(self) -> tuple[int, int]:
+        """(configurations compiled, configurations there are) of all candidates."""
+        counts = self.searched.values()
+        return sum(searched for searched, _ in counts), sum(configurations for _, configurations in counts)
+
+    def result(self, status: str, message: str, trial: Trial | None, start: float, folder: str = "") -> TaskResult:
         from evaluator.model import floor_us
 
-        common: dict[str, Any] = {
-            "name": self.label,
-            "identity": self.task.identity,
-            "ops": operations(self.task),
-            "sizes": self.task.sizes,
-            "calls": self.calls,
-            "status": status,
-            "message": message,
-            "rejected": tuple(self.rejected),
-            "floor_us": floor_us(self.task, self.task.sizes, self.context.chip),
-            "reused": not self.fresh,
-            "seconds": round(time.monotonic() - start, 3),
-        }
-        if judged is None:
-            return TaskResult(**common, searched=self.searched, configurations=self.configurations)
-        evaluation = judged.known.evaluation
-        return TaskResult(
-            **common,
-            kernel=judged.known.candidate.digest,
-            proposer=judged.known.candidate.proposer,
-            note=judged.known.candidate.note,
-            configuration=dict(evaluation.configuration),
-            kind=judged.measurement.kind,
-            us=judged.measurement.us,
-            error=error_ratio(judged.verdict),
-            evidence=tuple(e.model_dump() for e in evaluation.evidence),
-            searched=judged.searched,
-            configurations=judged.configurations,
+        searched, configurations = self.effort() if trial is None else self.searched[trial.candidate.digest]
+        result = TaskResult(
+            name=self.label,
+            identity=self.task.identity,
+            ops=operations(self.task),
+            sizes=self.task.sizes,
+            calls=self.calls,
+            status=status,
+            message=message,
+            rejected=tuple(self.rejected),
+            floor_us=floor_us(self.task, self.task.sizes, self.context.chip),
+            searched=searched,
+            configurations=configurations,
+            reused=not self.fresh,
+            seconds=round(time.monotonic() - start, 3),
+        )
+        if trial is None or trial.time is None or trial.verdict is None:
+            return result
+        return replace(
+            result,
+            kernel=trial.candidate.digest,
+            proposer=trial.candidate.proposer,
+            note=trial.candidate.note,
+            configuration=trial.configuration,
+            kind=trial.time.kind,
+            us=trial.us,
+            error=error_ratio(trial.verdict),
+            evidence=tuple(e.model_dump() for e in trial.evidence),
+            guards=tuple(tuple(map(str, self.plans[p].plan.guards)) for p in trial.plans),
+            folder=folder,
         )
 
     def say(self, done: float, now: str) -> None:

@@ -16,51 +16,39 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernels_generated.runtime.expr import show as show_size
 from kernels_generated.runtime.expr import to_json
-from kernels_generated.runtime.plan import LaunchPlan
 from knowledge_base.content import plain
 from knowledge_base.errors import EnvironmentLacks, UserError
-from knowledge_base.records import Candidate, Measurement, Verdict
+from knowledge_base.records import Trial
 from knowledge_base.snf.task import Task
+
+if TYPE_CHECKING:
+    from evaluator.trace import Traced
 
 VERSION = 1
 MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
-class Won:
-    """A winner with everything that is stored of it.  ``kernels``: bytecode by hash, for every plan's launches."""
+def write(folder: Path, task: Task, trial: Trial, plans: Mapping[str, Traced], provenance: Mapping[str, Any]) -> Path:
+    """Writes a correct, timed trial to ``folder/<task>``, beside winners at other shapes that are there; returns it.
 
-    task: Task
-    candidate: Candidate
-    configuration: Mapping[str, Any]
-    chip: str
-    measurement: Measurement
-    verdict: Verdict
-    plans: Sequence[LaunchPlan]
-    kernels: Mapping[str, bytes]
-    provenance: Mapping[str, Any]
-    general: bool = True  # its plans hold at every judged size
-
-
-def write(folder: Path, won: Won) -> Path:
-    """Writes ``folder/<task>``, beside winners at other shapes that are there; returns it."""
-    target = folder / won.task.name
-    entry = _entry(won)
+    ``plans``: by digest, the trial's among them.
+    """
+    target = folder / task.name
+    mine = [plans[digest] for digest in trial.plans]
+    entry = _entry(task, trial, mine, provenance)
     others: list[dict[str, Any]] = []
     if (target / MANIFEST).is_file():
         others = [w for w in read(target)["winners"] if _place(w) != _place(entry)]
     with _whole(target) as new:
-        _files(new, won)
+        _files(new, entry["source"], trial, mine)
         _copy(target, new, others)
         winners = sorted([*others, entry], key=_place)
-        _json(new / MANIFEST, {"version": VERSION, "task": task_document(won.task), "winners": winners})
+        _json(new / MANIFEST, {"version": VERSION, "task": task_document(task), "winners": winners})
     return target
 
 
@@ -126,44 +114,47 @@ def task_document(task: Task) -> dict[str, Any]:
     }
 
 
-def guards(plan: LaunchPlan) -> list[str]:
-    """The plan's guards as people read them; empty: it holds at every size."""
-    return [str(guard) for guard in plan.guards]
-
-
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _entry(won: Won) -> dict[str, Any]:
+def _entry(task: Task, trial: Trial, plans: Sequence[Traced], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    time, verdict = trial.time, trial.verdict
+    assert time is not None
+    assert verdict is not None
     return {
-        "chip": won.chip,
-        "shape": won.task.sizes,
-        "general": won.general,
-        "kind": won.measurement.kind,
-        "us": won.measurement.us,
-        "floor_us": won.measurement.floor_us,
-        "source": _source_name(won),
-        "candidate": {"digest": won.candidate.digest, **won.candidate.model_dump(exclude={"source"})},
-        "configuration": plain(won.configuration),
+        "chip": trial.chip,
+        "shape": trial.shape,
+        "general": trial.general,
+        "kind": time.kind,
+        "us": time.us,
+        "floor_us": time.floor_us,
+        "source": f"{task.name}_{trial.candidate.digest[:8]}.py",
+        "candidate": {"digest": trial.candidate.digest, **trial.candidate.model_dump(exclude={"source"})},
+        "configuration": plain(trial.configuration),
         "plans": [
-            {"file": f"plans/{_plan_hash(p)}.json", "policy": p.policy, "guards": guards(p), "kernels": list(p.kernels)}
-            for p in won.plans
+            {
+                "file": f"plans/{t.plan.digest}.json",
+                "policy": t.plan.policy,
+                "guards": [str(guard) for guard in t.plan.guards],
+                "kernels": list(t.plan.kernels),
+            }
+            for t in plans
         ],
-        "measurement": plain(won.measurement.model_dump()),
-        "verdict": plain(won.verdict.model_dump(exclude={"evidence"})),
-        "evidence": plain([e.model_dump() for e in won.verdict.evidence]),
-        "provenance": plain(won.provenance),
+        "measurement": plain(time.model_dump()),
+        "verdict": plain(verdict.model_dump(exclude={"evidence"})),
+        "evidence": plain([e.model_dump() for e in verdict.evidence]),
+        "provenance": plain(provenance),
     }
 
 
-def _files(folder: Path, won: Won) -> None:
+def _files(folder: Path, source: str, trial: Trial, plans: Sequence[Traced]) -> None:
     (folder / "plans").mkdir()
     (folder / "bytecode").mkdir()
-    (folder / _source_name(won)).write_text(won.candidate.source, encoding="utf-8")
-    for plan in won.plans:
-        (folder / "plans" / f"{_plan_hash(plan)}.json").write_text(plan.dumps() + "\n", encoding="utf-8")
-        for kernel in plan.kernels:
-            (folder / "bytecode" / f"{kernel}.tileir").write_bytes(won.kernels[kernel])
+    (folder / source).write_text(trial.candidate.source, encoding="utf-8")
+    for traced in plans:
+        (folder / "plans" / f"{traced.plan.digest}.json").write_text(traced.plan.dumps() + "\n", encoding="utf-8")
+        for kernel in traced.plan.kernels:
+            (folder / "bytecode" / f"{kernel}.tileir").write_bytes(traced.kernels[kernel])
 
 
 def _copy(origin: Path, folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -172,14 +163,6 @@ def _copy(origin: Path, folder: Path, entries: Sequence[Mapping[str, Any]]) -> N
         if (origin / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(origin / name, folder / name)
-
-
-def _source_name(won: Won) -> str:
-    return f"{won.task.name}_{won.candidate.digest[:8]}.py"
-
-
-def _plan_hash(plan: LaunchPlan) -> str:
-    return sha256(plan.dumps().encode()).hexdigest()
 
 
 def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool]:

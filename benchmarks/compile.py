@@ -23,6 +23,7 @@ from evaluator.compile import Cache, Compiled, compile_kernels
 from evaluator.compile.pool import cores
 from evaluator.trace import Request, Traced, read_axes, trace
 from knowledge_base.chips import chip
+from knowledge_base.records import Candidate
 from knowledge_base.snf.everyday import everyday
 
 CANDIDATE = Path(__file__).resolve().parent.parent / "tests" / "candidates" / "linear_tiles.py"
@@ -34,6 +35,7 @@ def main() -> None:
     options.add_argument("--chip", default="h200")
     chosen = options.parse_args()
     gpu, task, source = chip(chosen.chip), everyday("linear"), CANDIDATE.read_text()
+    candidate = Candidate(source=source, task=task.identity)
     axes = read_axes(source)
     assert isinstance(axes, dict)
     requests = [Request(task.sizes, c) for c in configurations(axes, 64)]
@@ -42,8 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         compiled, cold_s = timed(lambda: compile_kernels(kernels, [gpu.arch], jobs=chosen.jobs, cache=Cache(first)))
         _, warm_s = timed(lambda: compile_kernels(kernels, [gpu.arch], jobs=chosen.jobs, cache=Cache(first)))
-        result, search_s = timed(lambda: search(source, task, gpu, jobs=chosen.jobs, cache=Cache(second)))
-        _, again_s = timed(lambda: search(source, task, gpu, jobs=chosen.jobs, cache=Cache(second)))
+        result, search_s = timed(lambda: search(candidate, task, gpu, jobs=chosen.jobs, cache=Cache(second)))
+        _, again_s = timed(lambda: search(candidate, task, gpu, jobs=chosen.jobs, cache=Cache(second)))
     print(
         json.dumps(
             {

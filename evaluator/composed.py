@@ -10,16 +10,15 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import dims, text
 from evaluator.execute import POISON_A, POISON_B, Poison, execute, poisoned
 from evaluator.inputs import CONSTANT_INPUTS, distributions
-from evaluator.judge import EMULATION_SECONDS, Judgement, Progress, Rejected, accept, finished, one_thread, wrong
+from evaluator.judge import EMULATION_SECONDS, Plans, Progress, Rejected, accept, finished, one_thread, wrong
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
 from kernels_generated.runtime.expr import evaluate, substitute
-from knowledge_base.records import Stage, Status, Verdict
+from knowledge_base.records import Stage, Status, Trial, Verdict
 from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Call, Decomposition, Task
 
@@ -37,27 +36,22 @@ MAX_REPEATS = 4
 MAX_WORK = 60_000_000  # multiply-adds of the whole target at one size
 
 
-@dataclass(frozen=True)
-class Winner:
-    """What stands for a task: the file, its configuration, and the plans that its judgement found to hold."""
-
-    source: str
-    axes: Mapping[str, Any]
-    plans: tuple[Traced, ...]
-
-
 def judge_composed(
+    trial: Trial,
     decomposition: Decomposition,
-    winners: Mapping[str, Winner],
+    winners: Mapping[str, Trial],
+    plans: Mapping[str, Traced],
     chip: Chip,
     *,
     seed: int | None = None,
     oracle: Oracle | None = None,
     progress: Progress | None = None,
-) -> Judgement:
-    """Judges the target as ``winners`` (by task identity) compute it.  Raises KeyError for a task without winner.
+) -> tuple[Trial, Plans]:
+    """Judges the target as ``winners`` (a correct trial by task identity) compute it.
 
-    ``Judgement.plans`` are plans that had to be traced anew, at sizes where no plan of a winner held.
+    ``trial``: of the composition; it comes back with its verdict, and with it the plans that had to be traced anew, at
+    sizes where no plan of a winner held.  ``plans``: those that the winners name; one that is not there is traced anew.
+    Raises KeyError for a task without winner.
     """
     from evaluator.oracle import Oracle
 
@@ -65,7 +59,7 @@ def judge_composed(
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
     owned = Oracle() if oracle is None else None
     whole = _as_task(decomposition)
-    composed = _Composed(decomposition, whole, dict(winners), chip)
+    composed = _Composed(decomposition, whole, winners, plans, chip)
     sizes = _sizes(whole, seed)
     numbers: dict[str, Any] = {}
     try:
@@ -79,7 +73,8 @@ def judge_composed(
     finally:
         if owned is not None:
             owned.close()
-    return Judgement(verdict, tuple(composed.added), sizes, (), seed, time.monotonic() - started)
+    judged = trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
+    return judged, {t.plan.digest: t for t in composed.added}
 
 
 def _judge(
@@ -117,11 +112,18 @@ def _judge(
 class _Composed:
     """Runs the calls of a target; keeps loaded programs and plans traced anew."""
 
-    def __init__(self, decomposition: Decomposition, whole: Task, winners: dict[str, Winner], chip: Chip) -> None:
+    def __init__(
+        self,
+        decomposition: Decomposition,
+        whole: Task,
+        winners: Mapping[str, Trial],
+        plans: Mapping[str, Traced],
+        chip: Chip,
+    ) -> None:
         self.decomposition, self.whole, self.winners, self.chip = decomposition, whole, winners, chip
         self.added: list[Traced] = []
         self.deadline = time.monotonic() + EMULATION_SECONDS
-        self._plans = {identity: list(w.plans) for identity, w in winners.items()}
+        self._plans = {identity: [plans[p] for p in w.plans if p in plans] for identity, w in winners.items()}
         self._programs: dict[str, Program] = {}
 
     def run(self, sizes: Sizes, distribution: str, expected: Expected, twice: bool) -> list[Case]:
@@ -193,7 +195,7 @@ class _Composed:
             if traced.plan.applies(dims(at, self.chip)):
                 return traced
         winner = self.winners[task.identity]
-        answer = trace(winner.source, task, [Request(at, winner.axes, "general")], self.chip)[0]
+        answer = trace(winner.candidate.source, task, [Request(at, winner.configuration)], self.chip)[0]
         if isinstance(answer, Verdict):
             raise Rejected(answer.model_copy(update={"message": f"{place}: {answer.message}"}))
         known.append(answer)

@@ -51,7 +51,7 @@ def cover(
         elif not any(t.plan.applies(dims(at, chip)) for t in out.plans):
             if not answer.plan.applies(dims(at, chip)):
                 guard = answer.plan.failing_guard(dims(at, chip))
-                return _invalid(f"traced at {text(at)} the plan has a guard that is false there: {guard}")
+                return launch_changes(f"traced at {text(at)} the plan has a guard that is false there: {guard}")
             out.plans.append(answer)
     refused = [at for at, _ in out.infeasible]
     for at in sizes:
@@ -72,11 +72,12 @@ def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covere
             return answer.model_copy(update={"message": said})
         difference = same_launches(covered.plans[index], dims(at, chip), answer)
         if difference is not None:
-            return _invalid(f"at {text(at)}, with plain integers, launch makes other launches: {difference}")
+            return launch_changes(f"at {text(at)}, with plain integers, launch makes other launches: {difference}")
     return None
 
 
-def _invalid(message: str) -> Verdict:
+def launch_changes(message: str) -> Verdict:
+    """The verdict on a file whose ``launch`` does not do the same thing every time it is asked."""
     return Verdict(status=Status.INVALID, stage=Stage.TRACE, error_class="launch-changes", message=message)
 
 

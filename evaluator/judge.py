@@ -1,7 +1,7 @@
 """The judge: is this candidate right?  The meaning of right of docs/judging.md, whole, on the CPU.
 
-    with Oracle() as oracle:
-        judgement = judge(source, everyday("layernorm"), chip("rtx5070"), oracle=oracle)
+    task, chip = everyday("layernorm"), CHIPS["rtx5070"]
+    judged, plans = judge(begin(Candidate(source=source, task=task.identity), task, chip), task, chip)
 
 The candidate's Python runs only in the tracer's confined children; what runs here is its plan and Tile IR, on the
 emulator, on inputs that are drawn afresh for every judgement.  A case is one size and one distribution:
@@ -24,14 +24,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evaluator.cover import Cover, confirm, cover, dims, text
+from evaluator.cover import Cover, confirm, cover, dims, launch_changes, text
 from evaluator.inputs import CONSTANT_INPUTS, distributions
 from evaluator.sizes import ELEMENTS, Sizes, judged_sizes, output_elements
 from knowledge_base.hints import classify
-from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
+from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
@@ -47,25 +46,7 @@ MAX_REPEATS = 16  # fresh seeds for a task whose outputs are small, until a pool
 SIZES_PER_DISTRIBUTION = 3  # all but "normal", which runs at every size
 
 Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict and what it rests on.  ``plans`` are those that together hold at every judged size.
-
-    ``infeasible``: judged sizes at which launch raised ValueError; a candidate with none is general.
-    """
-
-    verdict: Verdict
-    plans: tuple[Traced, ...] = ()
-    sizes: tuple[Sizes, ...] = ()
-    infeasible: tuple[Sizes, ...] = ()
-    seed: int = 0
-    seconds: float = 0.0
-
-    @property
-    def general(self) -> bool:
-        return self.verdict.correct and not self.infeasible
+Plans = dict[str, "Traced"]  # by the plan's digest
 
 
 @contextlib.contextmanager
@@ -90,36 +71,46 @@ class Rejected(Exception):
 
 
 def judge(
-    source: str,
+    trial: Trial,
     task: Task,
     chip: Chip,
     *,
-    axes: Mapping[str, Any] | None = None,
+    traced: Traced | None = None,
     seed: int | None = None,
     oracle: Oracle | None = None,
-    thorough: bool = True,
     jobs: int = 2,
     progress: Progress | None = None,
-) -> Judgement:
-    """Judges ``source`` as a kernel for ``task`` in one configuration.
+) -> tuple[Trial, Plans]:
+    """The trial with its verdict, and the plans it names: those that together hold at every judged size.
 
-    axes: values for some of the file's axes (default: the first of each).  seed: makes the hidden inputs and sizes
-    reproducible (default: from the operating system).  oracle: a started one; without, one is started for this call.
-    thorough: every size and distribution; otherwise the two largest sizes and normal inputs (a search's quick look).
-    jobs: how many assemblers at once.  progress: called with a stage's name and the share done.
+    trial, task, chip: as :func:`evaluator.trial.begin` puts them together.  A trial that was timed names the plan of
+    that time: ``traced`` is that plan, so that what is judged is what was timed; without it the file is traced here.
+    seed: makes the hidden inputs and sizes reproducible (default: from the operating system).  oracle: a started one;
+    without, one is started for this call.  jobs: how many assemblers at once.  progress: called with a stage's name and
+    the share done.
     """
     from evaluator.oracle import Oracle
 
     started = time.monotonic()
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
     owned = Oracle() if oracle is None else None
+    judging = _Judging(trial, task, chip, seed, oracle or owned, jobs, progress)  # type: ignore[arg-type]
     try:
-        judging = _Judging(source, task, chip, dict(axes or {}), seed, oracle or owned, thorough, jobs, progress)  # type: ignore[arg-type]
-        judgement = judging.run()
+        verdict = judging.run(traced)
     finally:
         if owned is not None:
             owned.close()
-    return replace(judgement, seed=seed, seconds=time.monotonic() - started)
+    plans = {t.plan.digest: t for t in judging.covered.plans} if judging.covered is not None else {}
+    judged = trial.fuller(
+        verdict=verdict,
+        plans=tuple(plans) or trial.plans,
+        evidence=trial.evidence or verdict.evidence,
+        judged=judging.sizes,
+        infeasible=tuple(at for at, _ in judging.covered.infeasible) if judging.covered is not None else (),
+        seed=seed,
+        seconds=time.monotonic() - started,
+    )
+    return judged, plans
 
 
 class _Judging:
@@ -127,18 +118,16 @@ class _Judging:
 
     def __init__(
         self,
-        source: str,
+        trial: Trial,
         task: Task,
         chip: Chip,
-        axes: dict[str, Any],
         seed: int,
         oracle: Oracle,
-        thorough: bool,
         jobs: int,
         progress: Progress | None,
     ) -> None:
-        self.source, self.task, self.chip, self.axes, self.seed = source, task, chip, axes, seed
-        self.oracle, self.thorough, self.jobs = oracle, thorough, jobs
+        self.trial, self.task, self.chip, self.seed, self.oracle, self.jobs = trial, task, chip, seed, oracle, jobs
+        self.source, self.axes = trial.candidate.source, trial.configuration
         self.progress = progress or (lambda stage, share: None)
         self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="assemble")
         self.compiling: list[Future[Any]] = []
@@ -149,20 +138,18 @@ class _Judging:
         self.normal: dict[Place, Errors] = {}
         self.ops = frozenset(node.op for node in task.graph.nodes)
 
-    def run(self) -> Judgement:
+    def run(self, traced: Traced | None) -> Verdict:
         try:
-            verdict = self.decide()
+            verdict = self.decide(traced)
         except Rejected as rejected:
             verdict = rejected.verdict
         finally:
             self.pool.shutdown(wait=False, cancel_futures=True)
-        plans = tuple(self.covered.plans) if self.covered is not None else ()
-        infeasible = tuple(at for at, _ in self.covered.infeasible) if self.covered is not None else ()
-        return Judgement(self.finish(verdict), plans, self.sizes, infeasible)
+        return finished(verdict, self.source)
 
-    def decide(self) -> Verdict:
+    def decide(self, traced: Traced | None) -> Verdict:
         self.progress("trace", 0.0)
-        self.trace()
+        self.trace(traced)
         with one_thread():
             self.emulate()
         self.progress("compile", 1.0)
@@ -178,15 +165,15 @@ class _Judging:
 
     # -------------------------------------------------------------------------------------------- plans
 
-    def trace(self) -> None:
+    def trace(self, traced: Traced | None) -> None:
         from evaluator.trace import Request, trace
 
-        first = trace(self.source, self.task, [Request(self.task.sizes, self.axes, "general")], self.chip)[0]
+        first = traced or trace(self.source, self.task, [Request(self.task.sizes, self.axes)], self.chip)[0]
         if isinstance(first, Verdict):
             raise Rejected(first)
+        if self.trial.plans and first.plan.digest != self.trial.plans[0]:
+            raise Rejected(launch_changes("launch does not make the launches that it made when they were timed"))
         chosen = judged_sizes(self.task, [first.plan], first.axes, self.seed)
-        if not self.thorough:
-            chosen = chosen[:2]
         covered = cover(self.source, self.task, self.chip, self.axes, first, chosen)
         if isinstance(covered, Verdict):
             raise Rejected(covered)
@@ -224,7 +211,7 @@ class _Judging:
         assert self.covered is not None
         runner = Runner(self.task, self.covered.plans, self.source, time.monotonic() + EMULATION_SECONDS)
         plan_of = {tuple(sorted(at.items())): index for at, index in self.covered.chosen}
-        names = distributions(self.task.graph) if self.thorough else ("normal",)
+        names = distributions(self.task.graph)
         for i, name in enumerate(names):
             self.progress("emulate", i / len(names))
             self.distribution(name, i, runner, plan_of)
@@ -294,11 +281,6 @@ class _Judging:
             out.append((largest, self.seed + repeat))
             elements += output_elements(self.task, largest)
         return out
-
-    # -------------------------------------------------------------------------------------------- verdicts
-
-    def finish(self, verdict: Verdict) -> Verdict:
-        return finished(verdict, self.source)
 
 
 def accept(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Table, and_, case, func, select
 
 from .errors import UserError
-from .tables import METADATA
+from .tables import ATTEMPTS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -20,29 +20,21 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-RUNS, TASKS, CANDIDATES, EVALUATIONS, MEASUREMENTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE = (
-    METADATA.tables[name]
-    for name in (
-        "runs", "tasks", "candidates", "evaluations", "measurements", "attempts", "winners", "facts", "rules",
-        "rule_evidence",
-    )
-)  # fmt: skip
-
 
 def facts(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
     """Figures and findings with their sources."""
-    query = select(FACTS).order_by(FACTS.c.subject, FACTS.c.id)
+    query = select(FACTS).order_by(FACTS.c.subject, FACTS.c.created_at)
     query = _where(query, _op(FACTS.c.op, op), FACTS.c.chip == gpu if gpu else None)
     return _rows(database, query)
 
 
 def rules(database: Database, *, op: str = "", gpu: str = "", status: str = "") -> list[Row]:
     """Rules with how many rows of evidence each has."""
-    count = select(EVIDENCE.c.rule_id, func.count().label("evidence")).group_by(EVIDENCE.c.rule_id).subquery("evidence")
+    count = select(EVIDENCE.c.rule, func.count().label("evidence")).group_by(EVIDENCE.c.rule).subquery("evidence")
     query = (
         select(RULES, func.coalesce(count.c.evidence, 0).label("evidence"))
-        .outerjoin(count, count.c.rule_id == RULES.c.id)
-        .order_by(RULES.c.status, RULES.c.op, RULES.c.id)
+        .outerjoin(count, count.c.rule == RULES.c.key)
+        .order_by(RULES.c.status, RULES.c.op, RULES.c.created_at)
     )
     chip = RULES.c.chip.in_((gpu, "")) if gpu else None  # a rule without a chip speaks of every chip
     return _rows(database, _where(query, _op(RULES.c.op, op), chip, RULES.c.status == status if status else None))
@@ -59,79 +51,77 @@ def runs(database: Database, *, gpu: str = "", status: str = "", limit: int = 50
 def attempts(
     database: Database, *, op: str = "", gpu: str = "", status: str = "", run: str = "", limit: int = 50
 ) -> list[Row]:
-    """Evaluations, latest first, each with its task, candidate and best time; of one run: its attempts, in order."""
-    e, m = EVALUATIONS, MEASUREMENTS
-    wanted = (
-        _task_ids(database, e.c.task_id, op),
-        e.c.chip == gpu if gpu else None,
-        e.c.status == status if status else None,
-    )
-    best = (  # a measured time hides every modelled one
-        select(m.c.id)
-        .where(m.c.evaluation_id == e.c.id, m.c.status != "quarantined")
-        .order_by(case((m.c.kind == "measured", 0), else_=1), m.c.us)
-        .limit(1)
-        .correlate(e)
-        .scalar_subquery()
-    )
-    shown = [e.c[n] for n in ("configuration", "chip", "shape", "status", "stage", "error_class", "message")]
-    named = [TASKS.c.name.label("task"), CANDIDATES.c.digest.label("candidate"), CANDIDATES.c.proposer]
-    tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [e.c.created_at]
-    query = select(e.c.key.label("id"), *named, *shown, m.c.us, m.c.kind, *tried).select_from(e)
+    """Trials, latest first, with task, candidate and the time that counts; of one run: its attempts, in order."""
+    t = TRIALS.c
+    wanted = (_task_keys(database, t.task, op), t.chip == gpu if gpu else None, t.status == status if status else None)
+    named = [
+        t.key.label("id"),
+        TASKS.c.name.label("task"),
+        CANDIDATES.c.digest.label("candidate"),
+        CANDIDATES.c.proposer,
+    ]
+    tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [t.created_at]
+    query = select(*named, t.chip, t.status, t.kind, t.us, *tried, t.record).select_from(TRIALS)
     if run:
-        query = query.join(ATTEMPTS, and_(ATTEMPTS.c.evaluation_id == e.c.id, *_begins(ATTEMPTS.c.run_id, run)))
+        query = query.join(ATTEMPTS, and_(ATTEMPTS.c.trial == t.key, *_begins(ATTEMPTS.c.run_id, run)))
         query = _where(query, *wanted).order_by(ATTEMPTS.c.id).limit(limit)
     else:  # the few rows that are shown first, so that the joins are made for them alone
-        latest = _where(select(e.c.id), *wanted).order_by(e.c.id.desc()).limit(limit)
-        query = query.where(e.c.id.in_(latest.scalar_subquery())).order_by(e.c.id.desc())
-    query = query.join(TASKS, TASKS.c.id == e.c.task_id).join(CANDIDATES, CANDIDATES.c.id == e.c.candidate_id)
-    return _rows(database, query.outerjoin(m, m.c.id == best))
+        latest = _where(select(t.key), *wanted).order_by(t.created_at.desc()).limit(limit)
+        query = query.where(t.key.in_(latest.scalar_subquery())).order_by(t.created_at.desc())
+    query = query.join(TASKS, TASKS.c.key == t.task).join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+    return [_trial(row) for row in _rows(database, query)]
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
     """Winners, best first within task and chip.  ``status``: measured, modelled or promoted."""
-    w = WINNERS
-    shown = [
-        w.c[n] for n in ("chip", "shape", "kind", "us", "floor_us", "run_id", "folder", "promoted_at", "created_at")
-    ]
+    t, w = TRIALS.c, WINNERS.c
     query = (
         select(
             CANDIDATES.c.digest.label("id"),
             TASKS.c.name.label("task"),
             CANDIDATES.c.proposer,
             CANDIDATES.c.note,
-            EVALUATIONS.c.configuration,
-            EVALUATIONS.c.key.label("evaluation"),
-            *shown,
+            t.key.label("evaluation"),
+            *(t.chip, t.status, t.kind, t.us, w.run_id, w.folder, w.promoted_at, w.created_at, t.record),
         )
-        .select_from(w)
-        .join(TASKS, TASKS.c.id == w.c.task_id)
-        .join(CANDIDATES, CANDIDATES.c.id == w.c.candidate_id)
-        .join(EVALUATIONS, EVALUATIONS.c.id == w.c.evaluation_id)
-        .order_by(TASKS.c.name, w.c.chip, case((w.c.kind == "measured", 0), else_=1), w.c.us)
+        .select_from(WINNERS)
+        .join(TRIALS, t.key == w.trial)
+        .join(TASKS, TASKS.c.key == t.task)
+        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+        .order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
     )
-    wanted = {"": None, "promoted": w.c.promoted_at != "", "measured": w.c.kind == "measured"}
+    wanted = {"": None, "promoted": w.promoted_at != ""}
     query = _where(
-        query,
-        _task_ids(database, w.c.task_id, op),
-        w.c.chip == gpu if gpu else None,
-        wanted.get(status, w.c.kind == status),
+        query, _task_keys(database, t.task, op), t.chip == gpu if gpu else None, wanted.get(status, t.kind == status)
     )
     found: dict[tuple[str, str, str, str], Row] = {}
-    for row in _rows(database, query):
+    for row in map(_trial, _rows(database, query)):
         found.setdefault((row["task"], row["chip"], str(row["shape"]), row["id"]), row)
     return list(found.values())[:limit]
 
 
+def _trial(row: Row) -> Row:
+    """A row with the fields of its trial's record that people ask for in place of the record."""
+    record = row.pop("record")
+    verdict = record["verdict"] or {}
+    said = {name: verdict.get(name, "") for name in ("stage", "error_class", "message")}
+    times = [m for m in record["measurements"] if (m["kind"], m["us"]) == (row["kind"], row["us"])]
+    floor = times[0]["floor_us"] if times else None
+    shown = {name: record[name] for name in ("configuration", "shape")}
+    return row | shown | said | {"kind": row["kind"] or None, "floor_us": floor, "general": _general(row, record)}
+
+
+def _general(row: Row, record: Row) -> bool:
+    return row["status"] == "correct" and not record["infeasible"]
+
+
 def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
-    """Tasks with how often each was evaluated and the best winner per chip."""
-    counts = select(
-        EVALUATIONS.c.task_id,
-        func.count().label("evaluations"),
-        func.sum(case((EVALUATIONS.c.status == "correct", 1), else_=0)).label("correct"),
-    ).group_by(EVALUATIONS.c.task_id)
+    """Tasks with how often each was tried and the best winner per chip."""
+    t = TRIALS.c
+    correct = func.sum(case((t.status == "correct", 1), else_=0)).label("correct")
+    counts = select(t.task, func.count().label("evaluations"), correct).group_by(t.task)
     if gpu:
-        counts = counts.where(EVALUATIONS.c.chip == gpu)
+        counts = counts.where(t.chip == gpu)
     count = counts.subquery("counts")
     query = (
         select(
@@ -143,7 +133,7 @@ def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
             func.coalesce(count.c.evaluations, 0).label("evaluations"),
             func.coalesce(count.c.correct, 0).label("correct"),
         )
-        .outerjoin(count, count.c.task_id == TASKS.c.id)
+        .outerjoin(count, count.c.task == TASKS.c.key)
         .order_by(TASKS.c.name)
     )
     found = _rows(database, _where(query, _op_of_task(op), count.c.evaluations > 0 if gpu else None))
@@ -162,7 +152,7 @@ _NAMED: tuple[tuple[str, Table, str], ...] = (
     ("run", RUNS, "id"),
     ("task", TASKS, "key"),
     ("kernel", CANDIDATES, "digest"),
-    ("evaluation", EVALUATIONS, "key"),
+    ("evaluation", TRIALS, "key"),
     ("rule", RULES, "key"),
     ("fact", FACTS, "key"),
 )
@@ -200,55 +190,45 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
     def listed(query: Any) -> list[Row]:
         return [dict(r) for r in connection.execute(query).mappings()]
 
-    row = {k: v for k, v in row.items() if k != "id" or kind == "run"} | {"_id": row["id"]}
-    row_id = row.pop("_id")
+    t, w = TRIALS.c, WINNERS.c
+    best = (
+        select(
+            TASKS.c.name.label("task"), CANDIDATES.c.digest.label("kernel"), w.run_id, t.chip, t.status, t.kind, t.us
+        )
+        .add_columns(t.record)
+        .select_from(WINNERS)
+        .join(TRIALS, t.key == w.trial)
+        .join(TASKS, TASKS.c.key == t.task)
+        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+    )
     if kind == "evaluation":
-        task, candidate, proposer, source = connection.execute(
-            select(TASKS.c.name, CANDIDATES.c.digest, CANDIDATES.c.proposer, CANDIDATES.c.source)
-            .select_from(CANDIDATES)
-            .join(TASKS, TASKS.c.id == CANDIDATES.c.task_id)
-            .where(CANDIDATES.c.id == row["candidate_id"])
-        ).one()
-        times = listed(select(MEASUREMENTS).where(MEASUREMENTS.c.evaluation_id == row_id))
-        row |= {"task": task, "candidate": candidate, "proposer": proposer, "source": source, "measurements": times}
-    elif kind == "kernel":
-        e = EVALUATIONS
-        shown = [e.c[n] for n in ("chip", "shape", "configuration", "status", "message", "created_at")]
-        tried = (
-            select(e.c.key.label("evaluation"), *shown).where(e.c.candidate_id == row_id).order_by(e.c.id).limit(200)
-        )
-        row |= {"task": _task_name(connection, row["task_id"]), "evaluations": listed(tried)}
-    elif kind == "run":
-        w = WINNERS
-        won = (
-            select(TASKS.c.name.label("task"), CANDIDATES.c.digest.label("kernel"), w.c.kind, w.c.us, w.c.floor_us)
-            .select_from(w)
-            .join(TASKS, TASKS.c.id == w.c.task_id)
-            .join(CANDIDATES, CANDIDATES.c.id == w.c.candidate_id)
-            .where(w.c.run_id == row["id"])
-            .order_by(w.c.id)
-        )
+        made = CANDIDATES.select().where(CANDIDATES.c.key == row["candidate"])
+        ((candidate,), record) = listed(made), row.pop("record")
+        mine = {"task": _task_name(connection, row["task"]), "candidate": candidate["digest"]}
+        return row | record | mine | {name: candidate[name] for name in ("proposer", "source")}
+    if kind == "kernel":
+        shown = (t.key.label("evaluation"), t.chip, t.status, t.kind, t.us, t.created_at, t.record)
+        tried = select(*shown).where(t.candidate == row["key"]).order_by(t.created_at).limit(200)
+        seen = ("evaluation", "chip", "shape", "configuration", "status", "message", "created_at")
+        evaluations = [{k: r[k] for k in seen} for r in map(_trial, listed(tried))]
+        return row | {"task": _task_name(connection, row["task"]), "evaluations": evaluations}
+    if kind == "run":
+        won = [_trial(r) for r in listed(best.where(w.run_id == row["id"]).order_by(w.created_at))]
         count = select(func.count()).select_from(ATTEMPTS).where(ATTEMPTS.c.run_id == row["id"])
-        row |= {"winners": listed(won), "attempts": connection.execute(count).scalar()}
-    elif kind == "task":
-        w = WINNERS
-        shown = [w.c[n] for n in ("chip", "shape", "kind", "us", "floor_us", "general", "run_id")]
-        won = (
-            select(CANDIDATES.c.digest.label("kernel"), *shown)
-            .join(CANDIDATES, CANDIDATES.c.id == w.c.candidate_id)
-            .where(w.c.task_id == row_id)
-            .order_by(w.c.chip, w.c.us)
-            .limit(50)
-        )
-        tried = select(EVALUATIONS.c.status, func.count().label("count")).where(EVALUATIONS.c.task_id == row_id)
-        row |= {"evaluations": listed(tried.group_by(EVALUATIONS.c.status)), "winners": listed(won)}
-    elif kind == "rule":
-        row |= {"evidence": listed(select(EVIDENCE).where(EVIDENCE.c.rule_id == row_id))}
-    return {k: v for k, v in row.items() if not k.endswith("_id") or k == "run_id"}
+        winners = [{k: r[k] for k in ("task", "kernel", "kind", "us", "floor_us")} for r in won]
+        return row | {"winners": winners, "attempts": connection.execute(count).scalar()}
+    if kind == "task":
+        won = [_trial(r) for r in listed(best.where(t.task == row["key"]).order_by(t.chip, t.us).limit(50))]
+        shown_of = ("kernel", "chip", "shape", "kind", "us", "floor_us", "general", "run_id")
+        tried = select(t.status, func.count().label("count")).where(t.task == row["key"]).group_by(t.status)
+        return row | {"evaluations": listed(tried), "winners": [{k: r[k] for k in shown_of} for r in won]}
+    if kind == "rule":
+        return row | {"evidence": listed(EVIDENCE.select().where(EVIDENCE.c.rule == row["key"]))}
+    return row
 
 
-def _task_name(connection: Connection, task_id: int) -> str:
-    return str(connection.execute(select(TASKS.c.name).where(TASKS.c.id == task_id)).scalar())
+def _task_name(connection: Connection, key: str) -> str:
+    return str(connection.execute(select(TASKS.c.name).where(TASKS.c.key == key)).scalar())
 
 
 # ---------------------------------------------------------------------------------------------------- filters
@@ -279,12 +259,12 @@ def _op_of_task(op: str) -> Any:
     return TASKS.c.name.startswith(plain, autoescape=True) | TASKS.c.ops.contains(f",{plain},", autoescape=True)
 
 
-def _task_ids(database: Database, column: Any, op: str) -> Any:
-    # Tasks are few and evaluations many: look the tasks up first, so that the index on task_id is used.
+def _task_keys(database: Database, column: Any, op: str) -> Any:
+    # Tasks are few and trials many: look the tasks up first, so that an index on the task is used.
     if not op:
         return None
     with database.read() as connection:
-        return column.in_(list(connection.execute(select(TASKS.c.id).where(_op_of_task(op))).scalars()))
+        return column.in_(list(connection.execute(select(TASKS.c.key).where(_op_of_task(op))).scalars()))
 
 
 def _rows(database: Database, query: Any) -> list[Row]:

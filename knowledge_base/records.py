@@ -1,4 +1,4 @@
-"""The records everyone shares: Verdict, Finding, CompileEvidence, Candidate, Measurement.
+"""The records everyone shares: Candidate, Trial, and what a trial gathers: CompileEvidence, Measurement, Verdict.
 
 Frozen pydantic models: they cross process and database borders as JSON.  A Task is in :mod:`knowledge_base.snf.task`, a
 LaunchPlan in :mod:`kernels_generated.runtime.plan`.
@@ -7,10 +7,13 @@ LaunchPlan in :mod:`kernels_generated.runtime.plan`.
 from __future__ import annotations
 
 import hashlib
+import math
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from .content import content_key
 
 
 class Record(BaseModel):
@@ -125,3 +128,96 @@ class Measurement(Record):
     terms: dict[str, float] = Field(default_factory=dict)  # of the model, or percentiles and interval of samples
     samples: tuple[float, ...] = ()
     status: str = "stable"  # stable | unstable | quarantined
+
+
+COMPILED = "compiled"  # status of a trial that nobody has judged
+UNSURE = (Status.TIMEOUT, Status.CRASH)  # the machine's load may explain these: such a trial may be judged again
+
+
+class Trial(Record):
+    """A candidate tried in one configuration: the record that search, timer, judge and store hand on, each time fuller.
+
+    The first five fields say what was tried, with which version of the evaluator; :attr:`key` is their hash.
+    """
+
+    candidate: Candidate
+    configuration: dict[str, Any]  # the value of each axis
+    chip: str
+    shape: dict[str, int]  # the task's dimensions, at which it is timed
+    evaluator: str
+    # From the tracer: SHA-256 of the launch plans' texts.  The first one serves ``shape``: it is the one that is timed.
+    plans: tuple[str, ...] = ()
+    # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.
+    pruned: str = ""
+    # From the assembler: each kernel of the first plan.
+    evidence: tuple[CompileEvidence, ...] = ()
+    # From timers.
+    measurements: tuple[Measurement, ...] = ()
+    # From the judge: its answer, the sizes that rests on, and the sizes at which launch raised ValueError.
+    verdict: Verdict | None = None
+    judged: tuple[dict[str, int], ...] = ()
+    infeasible: tuple[dict[str, int], ...] = ()
+    seed: int = 0  # of the hidden inputs
+    seconds: float = 0.0  # that judging took
+
+    @property
+    def task(self) -> str:
+        """The identity of the task."""
+        return self.candidate.task
+
+    @property
+    def key(self) -> str:
+        """Candidate × configuration × chip × shape × evaluator: one hash, the same on every machine."""
+        what = (self.task, self.candidate.digest, self.configuration, self.chip, self.shape, self.evaluator)
+        return content_key("evaluation", *what)
+
+    @property
+    def status(self) -> str:
+        """The verdict's status; ``compiled`` before there is one."""
+        return COMPILED if self.verdict is None else self.verdict.status.value
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict is not None and self.verdict.correct
+
+    @property
+    def general(self) -> bool:
+        """Correct at every judged size."""
+        return self.correct and not self.infeasible
+
+    @property
+    def spills(self) -> bool:
+        return any(e.spill_bytes > 0 for e in self.evidence)
+
+    @property
+    def time(self) -> Measurement | None:
+        """The time that counts: the fastest measured one, without any the fastest modelled one; never quarantined."""
+        usable = [m for m in self.measurements if m.status != "quarantined"]
+        return min(usable, key=lambda m: (m.kind != "measured", m.us), default=None)
+
+    @property
+    def us(self) -> float:
+        """That time in µs; infinite where there is none."""
+        return math.inf if self.time is None else self.time.us
+
+    def fuller(self, **fields: Any) -> Trial:
+        """The same trial, fuller."""
+        return self.model_copy(update=fields)
+
+    def merged(self, later: Trial) -> Trial:
+        """What this stored trial and a later look at the same thing say together.
+
+        A verdict replaces none, and a definite one replaces an unsure one; nothing else undoes a verdict.  A model
+        gives one time (its version is part of the evaluator's), the first; measured times all stay.
+        """
+        whole = later if _certainty(later) > _certainty(self) else self
+        other = self if whole is later else later
+        modelled = any(m.kind == "modelled" for m in self.measurements)
+        new = (m for m in later.measurements if m not in self.measurements)
+        times = self.measurements + tuple(m for m in new if m.kind == "measured" or not modelled)
+        evidence = whole.evidence or other.evidence
+        return whole.fuller(measurements=times, evidence=evidence, plans=whole.plans or other.plans)
+
+
+def _certainty(trial: Trial) -> int:
+    return 0 if trial.verdict is None else 1 if trial.verdict.status in UNSURE else 2

@@ -1,7 +1,7 @@
 """The knowledge base as the loop sees it: record what happened, once; retrieve what is known.
 
-Each ``record_*`` is one short transaction: a candidate, evaluation, measurement and attempt that belong together are
-stored together or not at all, and what is stored survives a kill.  Recording again changes nothing (content keys).
+Each ``record_*`` is one short transaction: a candidate, its trials and the attempts that they were are stored together
+or not at all, and what is stored survives a kill.  Recording again changes nothing (content keys).
 What people browse is :mod:`knowledge_base.browse`; both work on the same :class:`knowledge_base.database.Database`.
 """
 
@@ -11,80 +11,26 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import rows
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
 from .content import content_key, plain
 from .database import Database
 from .errors import UserError
-from .records import Candidate, CompileEvidence, Measurement, Verdict
+from .records import Candidate, Status, Trial
+from .tables import ARTIFACTS, ATTEMPTS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table as SqlTable
+    from sqlalchemy.engine import Connection
+
     from .snf.task import Task
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What one look at a candidate found.  ``verdict`` None: compiled and modelled only.
-
-    ``task`` is an identity, ``candidate`` a digest, ``evaluator`` the version of what looked.
-    """
-
-    task: str
-    candidate: str
-    configuration: Mapping[str, Any]
-    chip: str
-    shape: Mapping[str, int]
-    evaluator: str
-    verdict: Verdict | None = None
-    evidence: tuple[CompileEvidence, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
-    seed: int = 0
-    seconds: float = 0.0
-
-    @property
-    def key(self) -> str:
-        """Candidate × configuration × chip × shape × evaluator version: counted once."""
-        return content_key(
-            "evaluation",
-            self.task,
-            self.candidate,
-            dict(self.configuration),
-            self.chip,
-            dict(self.shape),
-            self.evaluator,
-        )
-
-    @property
-    def status(self) -> str:
-        return rows.COMPILED if self.verdict is None else self.verdict.status.value
-
-
-@dataclass(frozen=True)
-class Known:
-    """An evaluation as it is stored, with its candidate's source."""
-
-    evaluation: Evaluation
-    candidate: Candidate
-
-    @property
-    def best_us(self) -> float:
-        """The fastest usable time, measured ones first; infinity if there is none."""
-        usable = [m for m in self.evaluation.measurements if m.status != "quarantined"]
-        measured = [m.us for m in usable if m.kind == "measured"]
-        return min(measured or [m.us for m in usable], default=float("inf"))
-
-
-@dataclass(frozen=True)
-class Winner:
-    """The best correct kernel a run found for a task.  ``folder`` is relative to the run's folder."""
-
-    evaluation: Evaluation
-    measurement: Measurement
-    general: bool = True  # holds at every size
-    guards: tuple[Any, ...] = ()
-    folder: str = ""
+_CHUNK = 500  # keys per query: below every database's limit on bound variables
 
 
 @dataclass(frozen=True)
@@ -141,148 +87,204 @@ class Store:
 
     def start_run(self, run: RunRecord) -> None:
         """Records that ``run`` has begun in this process.  Raises UserError if the id exists."""
-        from .tables import Run
-
+        values = {
+            **{name: plain(getattr(run, name)) for name in ("options", "versions", "summary")},
+            **{name: getattr(run, name) for name in ("id", "target", "chip", "device", "proposer")},
+            **{"status": "running", "started_at": now(), "ended_at": "", "host": socket.gethostname()},
+        }
         with self.database.write() as connection:
-            table = rows.table_of(Run)
-            if connection.execute(table.select().where(table.c.id == run.id)).first():
+            if connection.execute(RUNS.select().where(RUNS.c.id == run.id)).first():
                 raise UserError(f"a run {run.id} exists already", f"Go on with it: --resume {run.id}")
-            row = Run(
-                id=run.id,
-                target=run.target,
-                chip=run.chip,
-                device=run.device,
-                proposer=run.proposer,
-                status="running",
-                started_at=rows.now(),
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                options=plain(run.options),
-                versions=plain(run.versions),
-            )
-            connection.execute(table.insert().values(**row.model_dump()))
+            connection.execute(RUNS.insert().values(pid=os.getpid(), **values))
 
     def resume_run(self, run_id: str) -> RunRecord:
         """Takes over a run that stopped (the caller makes sure that it did).  Raises UserError where there is none."""
-        from .tables import Run
-
-        table = rows.table_of(Run)
         with self.database.write() as connection:
-            found = connection.execute(table.select().where(table.c.id == run_id)).mappings().first()
+            found = connection.execute(RUNS.select().where(RUNS.c.id == run_id)).mappings().first()
             if found is None:
-                known = connection.execute(table.select().order_by(table.c.started_at.desc()).limit(3)).mappings().all()
+                known = connection.execute(RUNS.select().order_by(RUNS.c.started_at.desc()).limit(3)).mappings().all()
                 latest = f"The latest: {', '.join(r['id'] for r in known)}" if known else "There is no run yet."
                 raise UserError(f"no run {run_id!r} in {self.database.url}", latest)
             mine = {"status": "running", "host": socket.gethostname(), "pid": os.getpid(), "ended_at": ""}
-            connection.execute(table.update().where(table.c.id == run_id).values(**mine))
+            connection.execute(RUNS.update().where(RUNS.c.id == run_id).values(**mine))
         return RunRecord(**{name: found[name] for name in RunRecord.__dataclass_fields__})
 
     def finish_run(self, run_id: str, status: str, exit_code: int, summary: Mapping[str, Any]) -> None:
         """Records how a run ended: done | incomplete | interrupted | failed."""
-        from .tables import Run
-
-        table = rows.table_of(Run)
-        values = {"status": status, "exit_code": exit_code, "summary": plain(summary), "ended_at": rows.now()}
+        values = {"status": status, "exit_code": exit_code, "summary": plain(summary), "ended_at": now()}
         with self.database.write() as connection:
-            connection.execute(table.update().where(table.c.id == run_id).values(**values))
+            connection.execute(RUNS.update().where(RUNS.c.id == run_id).values(**values))
 
     # ------------------------------------------------------------------------------------------------ recording
 
     def record_tasks(self, tasks: Iterable[Task]) -> None:
         """Stores the tasks that are not stored yet."""
-        stored = [rows.task_row(task) for task in tasks]
+        rows = [_task_row(task) for task in tasks]
         with self.database.write() as connection:
-            for row in stored:
-                rows.once(connection, row)
+            for row in rows:
+                _once(connection, TASKS, row)
 
     def record_candidate(self, candidate: Candidate, *, run: str = "", prompt: str = "") -> None:
         """Stores a candidate of a task that is stored."""
         with self.database.write() as connection:
-            rows.candidate(connection, candidate, run, prompt)
+            _once(connection, CANDIDATES, _candidate_row(candidate, run, prompt))
 
     def record(
         self,
-        candidate: Candidate,
-        evaluations: Sequence[Evaluation],
+        trials: Sequence[Trial],
         *,
         run: str = "",
         move: str = "check",
         reused: bool = False,
+        artifacts: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Stores evaluations of one candidate, with their measurements, and (within a run) the attempts they were."""
+        """Stores trials of tasks that are stored, with their candidates, and (within a run) the attempts they were.
+
+        What is known of a trial already stays known (:meth:`Trial.merged`).  ``artifacts``: launch plans and bytecode
+        that the trials name, by the SHA-256 of their bytes.
+        """
         with self.database.write() as connection:
-            task_id = rows.id_of(connection, "tasks", candidate.task)
-            candidate_id = rows.candidate(connection, candidate, run, "")
-            for evaluation in evaluations:
-                evaluation_id = rows.evaluation(connection, evaluation, task_id, candidate_id, run)
-                for measurement in evaluation.measurements:
-                    rows.measurement(connection, evaluation, measurement, evaluation_id, run)
+            for candidate in {trial.candidate.digest: trial.candidate for trial in trials}.values():
+                _once(connection, CANDIDATES, _candidate_row(candidate, run, ""))
+            for trial in trials:
+                _record(connection, trial, run)
                 if run:
-                    rows.attempt(connection, evaluation, task_id, evaluation_id, run, move, reused)
+                    _attempt(connection, trial, run, move, reused)
+            for key, content in (artifacts or {}).items():
+                _once(connection, ARTIFACTS, {"key": key, "content": content})
 
-    def record_winner(self, run: str, winner: Winner) -> None:
-        """Stores (or replaces) the run's general or specialised winner for the evaluation's task, chip and shape."""
-        from .tables import WinnerRow
-
-        evaluation, measurement = winner.evaluation, winner.measurement
-        table = rows.table_of(WinnerRow)
+    def record_winner(self, run: str, trial: Trial, folder: str = "") -> None:
+        """Stores (or replaces) the run's winner for the trial's task, chip and shape: the general or the other one."""
+        key = content_key("winner", run, trial.task, trial.chip, trial.shape, trial.general)
+        row = {"key": key, "run_id": run, "trial": trial.key, "folder": folder, "promoted_at": "", "created_at": now()}
         with self.database.write() as connection:
-            evaluation_id = rows.id_of(connection, "evaluations", evaluation.key)
-            found = connection.execute(rows.by_id("evaluations", evaluation_id, "candidate_id", "task_id")).one()
-            row = WinnerRow(
-                key=content_key(
-                    "winner", run, evaluation.task, evaluation.chip, dict(evaluation.shape), winner.general
-                ),
-                run_id=run,
-                task_id=found.task_id,
-                candidate_id=found.candidate_id,
-                evaluation_id=evaluation_id,
-                chip=evaluation.chip,
-                shape=plain(evaluation.shape),
-                kind=measurement.kind,
-                us=measurement.us,
-                floor_us=measurement.floor_us,
-                general=winner.general,
-                guards=plain(winner.guards),
-                folder=winner.folder,
-                created_at=rows.now(),
-            )
-            connection.execute(table.delete().where(table.c.key == row.key))
-            connection.execute(table.insert().values(**row.model_dump(exclude={"id"})))
+            connection.execute(WINNERS.delete().where(WINNERS.c.key == key))
+            connection.execute(WINNERS.insert().values(**row))
 
     def mark_promoted(self, run: str, task: str) -> None:
         """Notes that a run's winner for the task (identity) was copied to kernels_generated."""
-        from .tables import WinnerRow
-
-        table = rows.table_of(WinnerRow)
+        of_task = WINNERS.c.trial.in_(select(TRIALS.c.key).where(TRIALS.c.task == task))
         with self.database.write() as connection:
-            task_id = rows.id_of(connection, "tasks", task)
-            mine = (table.c.run_id == run) & (table.c.task_id == task_id)
-            connection.execute(table.update().where(mine).values(promoted_at=rows.now()))
+            mine = WINNERS.update().where(WINNERS.c.run_id == run, of_task)
+            connection.execute(mine.values(promoted_at=now()))
 
     # ------------------------------------------------------------------------------------------------ retrieval
 
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        """The stored evaluations with these keys."""
-        from .retrieve import by_keys
-
-        with self.database.read() as connection:
-            return by_keys(connection, keys)
-
-    def of_candidate(self, task: str, digest: str, chip: str, shape: Mapping[str, int], evaluator: str) -> list[Known]:
+    def of_candidate(self, task: str, digest: str, chip: str, shape: Mapping[str, int], evaluator: str) -> list[Trial]:
         """What is known of a candidate's configurations at a shape on a chip, by this version of the evaluator."""
-        from .retrieve import of_candidate
-
+        key = _candidate_key(task, digest)
+        same = (TRIALS.c.candidate == key, TRIALS.c.chip == chip, TRIALS.c.evaluator == evaluator)
         with self.database.read() as connection:
-            known = of_candidate(connection, task, digest, chip, evaluator)
-        return [k for k in known if dict(k.evaluation.shape) == dict(shape)]
+            found = _read(connection, _RECORDS.where(*same).order_by(TRIALS.c.created_at))
+        return [trial for trial in found if trial.shape == dict(shape)]
 
-    def best(self, task: str, chip: str, *, limit: int = 5) -> list[Known]:
-        """The best correct evaluations of a task (identity), fastest first: on this chip, else on any.
+    def best(self, task: str, chip: str, *, limit: int = 5) -> list[Trial]:
+        """The fastest correct trial of each of a task's (identity) candidates, on this chip, else on any.
 
-        Times of different chips or shapes do not compare; use them as a warm start, to be judged again.
+        Measured times come before modelled ones.  Times of different chips or shapes do not compare: use these as a
+        warm start, to be judged again.
         """
-        from .retrieve import best
-
         with self.database.read() as connection:
-            return best(connection, task, chip, limit) or best(connection, task, None, limit)
+            here = _best(connection, task, TRIALS.c.chip == chip, limit)
+            return here or _best(connection, task, TRIALS.c.chip != chip, limit)
+
+    def artifacts(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The stored artifacts with these keys; one that is not stored, or was damaged since, is absent."""
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, bytes] = {}
+        with self.database.read() as connection:
+            for start in range(0, len(wanted), _CHUNK):
+                some = ARTIFACTS.select().where(ARTIFACTS.c.key.in_(wanted[start : start + _CHUNK]))
+                found |= {row.key: bytes(row.content) for row in connection.execute(some)}
+        return {key: content for key, content in found.items() if sha256(content).hexdigest() == key}
+
+
+# ---------------------------------------------------------------------------------------------------- records to rows
+
+
+def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> None:
+    """Stores the row unless one with its key is there."""
+    if connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(table.insert().values(**row))
+    except IntegrityError:  # another writer came between (not on SQLite, whose writers take turns), or a key is missing
+        if not connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
+            raise
+
+
+def _task_row(task: Task) -> dict[str, Any]:
+    from .snf.printer import show
+
+    ops = dict.fromkeys(node.op for node in task.graph.nodes)
+    return {
+        "key": task.identity,
+        "name": task.name,
+        "ops": "," + ",".join(ops) + ",",
+        "dtype": task.outputs[0].dtype if task.outputs else "",
+        "precision": task.precision,
+        "snf": show(task.graph),
+        "created_at": now(),
+    }
+
+
+def _candidate_key(task: str, digest: str) -> str:
+    return content_key("candidate", task, digest)
+
+
+def _candidate_row(candidate: Candidate, run: str, prompt: str) -> dict[str, Any]:
+    key = _candidate_key(candidate.task, candidate.digest)
+    known = {"key": key, "digest": candidate.digest, "prompt": prompt, "run_id": run, "created_at": now()}
+    return {**candidate.model_dump(), **known}
+
+
+def _record(connection: Connection, trial: Trial, run: str) -> None:
+    candidate = _candidate_key(trial.task, trial.candidate.digest)
+    (known,) = _read(connection, _RECORDS.where(TRIALS.c.key == trial.key)) or (None,)
+    whole = trial if known is None else known.merged(trial)
+    if whole == known:
+        return
+    found = {
+        "status": whole.status,
+        "kind": whole.time.kind if whole.time else "",
+        "us": whole.time.us if whole.time else None,
+        "record": plain(whole.model_dump(exclude={"candidate"})),
+    }
+    if known is not None:
+        connection.execute(TRIALS.update().where(TRIALS.c.key == trial.key).values(**found))
+        return
+    fixed = {"task": trial.task, "candidate": candidate, "chip": trial.chip, "evaluator": trial.evaluator}
+    _once(connection, TRIALS, {"key": trial.key, **fixed, **found, "run_id": run, "created_at": now()})
+
+
+def _attempt(connection: Connection, trial: Trial, run: str, move: str, reused: bool) -> None:
+    a = ATTEMPTS.c
+    if not connection.execute(select(a.id).where(a.run_id == run, a.trial == trial.key, a.move == move)).first():
+        row = {"run_id": run, "trial": trial.key, "move": move, "reused": reused, "created_at": now()}
+        connection.execute(ATTEMPTS.insert().values(**row))
+
+
+# ---------------------------------------------------------------------------------------------------- rows to records
+
+_RECORDS = select(TRIALS.c.record, *(CANDIDATES.c[name] for name in Candidate.model_fields)).join(
+    CANDIDATES, CANDIDATES.c.key == TRIALS.c.candidate
+)
+
+
+def _read(connection: Connection, query: Any) -> list[Trial]:
+    trials = []
+    for record, *candidate in connection.execute(query):
+        fields = dict(zip(Candidate.model_fields, candidate, strict=True))
+        trials.append(Trial.model_validate({**record, "candidate": fields}))
+    return trials
+
+
+def _best(connection: Connection, task: str, chip: Any, limit: int) -> list[Trial]:
+    t = TRIALS.c
+    fastest = (t.kind, t.us)  # "measured" sorts before "modelled"
+    place = func.row_number().over(partition_by=t.candidate, order_by=fastest).label("place")
+    correct = (t.task == task, chip, t.status == Status.CORRECT.value, t.us.is_not(None))
+    ranked = select(t.key, place).where(*correct).subquery()
+    first = _RECORDS.join(ranked, ranked.c.key == t.key).where(ranked.c.place == 1)
+    return _read(connection, first.order_by(*fastest).limit(limit))

@@ -1,16 +1,17 @@
 """The tables of the knowledge base, and nothing else: no queries, no connection.
 
-Every row that another person's base could also hold (task, candidate, evaluation, measurement, fact, rule) has a
-``key`` that is a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
-Integer ids are local.  Times are UTC in ISO 8601, durations µs or seconds as the column's name says.
-Slow to import (SQLAlchemy); only :mod:`knowledge_base.store` and :mod:`knowledge_base.browse` use it.
+The primary key of every row that another person's base could also hold (task, candidate, trial, artifact, fact, rule)
+is ``key``, a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
+Times are UTC in ISO 8601, durations µs or seconds as the column's name says.
+Slow to import (SQLAlchemy); only :mod:`knowledge_base.store`, :mod:`knowledge_base.browse` and the seed use it.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Column, Index, MetaData, Text
+from sqlalchemy import JSON, Index, LargeBinary, MetaData, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 # Names for constraints, so that a later migration can address them on every database.
@@ -22,6 +23,11 @@ METADATA = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def now() -> str:
+    """UTC in ISO 8601 with microseconds: rows that were stored one after another sort in that order."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Table(SQLModel):
@@ -39,7 +45,11 @@ def _text(default: str = "") -> Any:
 
 
 def _key() -> Any:
-    return Field(max_length=64, unique=True)
+    return Field(max_length=64, primary_key=True)
+
+
+def _key_of(table: str, **options: Any) -> Any:
+    return Field(max_length=64, foreign_key=f"{table}.key", **options)
 
 
 def _index(*columns: str, table: str) -> Index:
@@ -78,7 +88,6 @@ class TaskRow(Table, table=True):
     """A task by identity.  ``ops`` are its ops' names between commas (",linear,gelu,"), ``snf`` its canonical text."""
 
     __tablename__: ClassVar[str] = "tasks"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()  # the task's identity
     name: str = Field(max_length=128, index=True)
     ops: str = Field(default="", max_length=512)
@@ -92,10 +101,9 @@ class CandidateRow(Table, table=True):
     """A candidate file for a task.  ``digest`` is SHA-256 of the source; one source may be tried on several tasks."""
 
     __tablename__: ClassVar[str] = "candidates"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
     digest: str = Field(max_length=64, index=True)
-    task_id: int = Field(foreign_key="tasks.id", index=True)
+    task: str = _key_of("tasks", index=True)
     source: str = _text()
     parent: str = Field(default="", max_length=64, index=True)  # digest
     proposer: str = Field(default="", max_length=32)
@@ -105,111 +113,73 @@ class CandidateRow(Table, table=True):
     created_at: str = Field(max_length=32)
 
 
-class EvaluationRow(Table, table=True):
-    """Candidate × configuration × chip × shape × evaluator version, counted once: ``key`` is the hash of the five.
+class TrialRow(Table, table=True):
+    """A :class:`knowledge_base.records.Trial`: its key, the record without its candidate, and what is searched by.
 
-    status: a Verdict's status, or ``compiled`` where the configuration was compiled and modelled but not judged.
+    status is the trial's; kind and us are those of the time that counts (empty and NULL where there is none).
     """
 
-    __tablename__: ClassVar[str] = "evaluations"
+    __tablename__: ClassVar[str] = "trials"
     __table_args__ = (
-        _index("task_id", "chip", "status", table="evaluations"),
-        _index("task_id", "id", table="evaluations"),
-        _index("candidate_id", table="evaluations"),
-        _index("status", "id", table="evaluations"),
-        _index("chip", "id", table="evaluations"),
-        _index("run_id", table="evaluations"),
+        _index("task", "chip", "status", "kind", "us", table="trials"),
+        _index("task", "created_at", table="trials"),
+        _index("candidate", "chip", "evaluator", table="trials"),
+        _index("status", "created_at", table="trials"),
+        _index("chip", "created_at", table="trials"),
+        _index("created_at", table="trials"),
     )
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
-    task_id: int = Field(foreign_key="tasks.id")
-    candidate_id: int = Field(foreign_key="candidates.id")
-    configuration: dict[str, Any] = _json()
+    task: str = _key_of("tasks")
+    candidate: str = _key_of("candidates")
     chip: str = Field(max_length=64)
-    shape: dict[str, Any] = _json()
     evaluator: str = Field(max_length=64)
     status: str = Field(max_length=16)
-    stage: str = Field(default="", max_length=16)
-    error_class: str = Field(default="", max_length=64)
-    message: str = _text()
-    verdict: dict[str, Any] | None = Field(default=None, sa_column=Column("verdict", JSON(none_as_null=True)))
-    evidence: list[Any] = _json(list)
-    seed: int = 0
-    seconds: float = 0.0
-    run_id: str = Field(default="", max_length=96)
+    kind: str = Field(default="", max_length=16)
+    us: float | None = None
+    run_id: str = Field(default="", max_length=96)  # the run that looked first; empty: a command
     created_at: str = Field(max_length=32)
+    record: dict[str, Any] = _json()
 
 
-class MeasurementRow(Table, table=True):
-    """A time.  kind: measured | modelled, never mixed; ``samples`` are raw; ``context`` says how it came about."""
+class ArtifactRow(Table, table=True):
+    """Bytes named by their SHA-256: the launch plans of correct trials, and the Tile IR bytecode that those launch."""
 
-    __tablename__: ClassVar[str] = "measurements"
-    __table_args__ = (
-        _index("evaluation_id", "kind", table="measurements"),
-        _index("chip", "kind", "us", table="measurements"),
-    )
-    id: int | None = Field(default=None, primary_key=True)
+    __tablename__: ClassVar[str] = "artifacts"
     key: str = _key()
-    evaluation_id: int = Field(foreign_key="evaluations.id")
-    kind: str = Field(max_length=16)
-    chip: str = Field(max_length=64)
-    us: float
-    floor_us: float
-    status: str = Field(default="stable", max_length=16)
-    terms: dict[str, Any] = _json()
-    samples: list[Any] = _json(list)
-    context: dict[str, Any] = _json()
-    run_id: str = Field(default="", max_length=96)
-    created_at: str = Field(max_length=32)
+    content: bytes = Field(sa_type=LargeBinary)
 
 
 class AttemptRow(Table, table=True):
     """What a run tried, in order.  ``move``: known | fresh | repair | improve | transfer | search | check | compose.
 
-    Attempts are a run's story; evaluations are what is known.  An evaluation reused by ten runs has ten attempts.
+    Attempts are a run's story; trials are what is known.  A trial reused by ten runs has ten attempts.
     """
 
     __tablename__: ClassVar[str] = "attempts"
     __table_args__ = (
+        UniqueConstraint("run_id", "trial", "move"),
         _index("run_id", "id", table="attempts"),
-        _index("task_id", "id", table="attempts"),
-        _index("evaluation_id", table="attempts"),
+        _index("trial", table="attempts"),
     )
     id: int | None = Field(default=None, primary_key=True)
-    key: str = _key()
     run_id: str = Field(max_length=96)
-    task_id: int = Field(foreign_key="tasks.id")
-    evaluation_id: int = Field(foreign_key="evaluations.id")
+    trial: str = _key_of("trials")
     move: str = Field(max_length=16)
     reused: bool = False
     created_at: str = Field(max_length=32)
 
 
 class WinnerRow(Table, table=True):
-    """The best correct kernel a run found for a task at a shape on a chip.  ``folder`` lies under the run's folder.
+    """A run's best trial of a task; beside the general one there may be a faster one that refuses some sizes.
 
-    general: it holds at every size; beside it a specialised winner may be faster where its guards hold.
+    Key: run, task, chip, shape, and whether it is the general one.  ``folder`` lies under the run's folder.
     """
 
     __tablename__: ClassVar[str] = "winners"
-    __table_args__ = (
-        _index("task_id", "chip", "us", table="winners"),
-        _index("run_id", table="winners"),
-        _index("candidate_id", table="winners"),
-    )
-    id: int | None = Field(default=None, primary_key=True)
+    __table_args__ = (_index("run_id", table="winners"), _index("trial", table="winners"))
     key: str = _key()
     run_id: str = Field(max_length=96)
-    task_id: int = Field(foreign_key="tasks.id")
-    candidate_id: int = Field(foreign_key="candidates.id")
-    evaluation_id: int = Field(foreign_key="evaluations.id")
-    chip: str = Field(max_length=64)
-    shape: dict[str, Any] = _json()
-    kind: str = Field(max_length=16)  # measured | modelled
-    us: float
-    floor_us: float
-    general: bool = True
-    guards: list[Any] = _json(list)
+    trial: str = _key_of("trials")
     folder: str = Field(default="", max_length=255)
     promoted_at: str = Field(default="", max_length=32)
     created_at: str = Field(max_length=32)
@@ -219,7 +189,6 @@ class FactRow(Table, table=True):
     """A figure or finding with its source.  ``subject`` is a chip, an op or a topic."""
 
     __tablename__: ClassVar[str] = "facts"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
     subject: str = Field(max_length=64, index=True)
     name: str = Field(max_length=128)
@@ -240,7 +209,6 @@ class RuleRow(Table, table=True):
     """
 
     __tablename__: ClassVar[str] = "rules"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
     statement: str = _text()
     status: str = Field(max_length=16, index=True)
@@ -259,15 +227,14 @@ class RuleRow(Table, table=True):
 
 
 class RuleEvidenceRow(Table, table=True):
-    """One piece of evidence about a rule: usually two evaluations that differ in what the rule speaks of alone."""
+    """One piece of evidence about a rule: usually two trials that differ in what the rule speaks of alone."""
 
     __tablename__: ClassVar[str] = "rule_evidence"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
-    rule_id: int = Field(foreign_key="rules.id", index=True)
+    rule: str = _key_of("rules", index=True)
     kind: str = Field(max_length=16)  # measured | modelled | compiled | claimed
-    with_id: int | None = Field(default=None, foreign_key="evaluations.id")
-    without_id: int | None = Field(default=None, foreign_key="evaluations.id")
+    with_trial: str | None = _key_of("trials", default=None)
+    without_trial: str | None = _key_of("trials", default=None)
     log_ratio: float | None = None
     note: str = _text()
     created_at: str = Field(max_length=32)
@@ -277,10 +244,9 @@ class LlmCallRow(Table, table=True):
     """One exchange with a language model, whole, so that a run can be repeated from its recording."""
 
     __tablename__: ClassVar[str] = "llm_calls"
-    id: int | None = Field(default=None, primary_key=True)
     key: str = _key()
     run_id: str = Field(default="", max_length=96, index=True)
-    task_id: int | None = Field(default=None, foreign_key="tasks.id")
+    task: str | None = _key_of("tasks", default=None)
     model: str = Field(default="", max_length=128)
     prompt: str = Field(default="", max_length=64, index=True)  # hash of the request's messages
     request: dict[str, Any] = _json()
@@ -291,3 +257,12 @@ class LlmCallRow(Table, table=True):
     cost_usd: float = 0.0
     seconds: float = 0.0
     created_at: str = Field(max_length=32)
+
+
+RUNS, TASKS, CANDIDATES, TRIALS, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, META = (
+    METADATA.tables[name]
+    for name in (
+        "runs", "tasks", "candidates", "trials", "artifacts", "attempts", "winners", "facts", "rules", "rule_evidence",
+        "meta",
+    )
+)  # fmt: skip

@@ -60,18 +60,24 @@ class KernelInfo:
 class Traced:
     """A plan, its kernels' bytecode by hash (none for policy concrete), and how it came about.
 
+    A plan that was stored and read back is without the rest.
     ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked
     for; with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
     """
 
     plan: LaunchPlan
     kernels: Mapping[str, bytes]
-    names: Mapping[str, KernelInfo]
-    axes: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    num_sms: int
-    chip_facts: tuple[str, ...]
-    seconds: float
+    names: Mapping[str, KernelInfo] = field(default_factory=dict)
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    num_sms: int = 0
+    chip_facts: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def artifacts(self) -> dict[str, bytes]:
+        """The plan's text and the bytecode, by SHA-256: what the knowledge base keeps of it."""
+        return {self.plan.digest: self.plan.dumps().encode(), **self.kernels}
 
 
 def read_kernel_info(data: Any) -> KernelInfo:

@@ -11,6 +11,7 @@ Standard library only, so that the folder can be copied into another project.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -176,6 +177,11 @@ class LaunchPlan:
             "steps": [_step_json(s) for s in self.steps],
             "guards": [[g.comparison, to_json(g.left), to_json(g.right)] for g in self.guards],
         }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of :meth:`dumps`: the plan's name on disk and in the knowledge base."""
+        return hashlib.sha256(self.dumps().encode()).hexdigest()
 
     def dumps(self) -> str:
         """Canonical text: equal plans give equal text, so its hash names the plan."""

@@ -54,48 +54,41 @@ def plant(database: Database) -> None:
     """Brings the base's seed rows up to date; nothing to do (and quick) if they are."""
     from sqlalchemy import select
 
-    from ..rows import table_of
-    from ..tables import Meta
+    from ..tables import META
 
     seed = content_key("seed", facts(), rules())
-    meta = table_of(Meta)
-    newest = select(meta.c.value).where(meta.c.name == "seed")
+    newest = select(META.c.value).where(META.c.name == "seed")
     with database.read() as connection:
         if connection.execute(newest).scalar() == seed:
             return
     with database.write() as connection:
         _plant_facts(connection)
         _plant_rules(connection)
-        connection.execute(meta.delete().where(meta.c.name == "seed"))
-        connection.execute(meta.insert().values(name="seed", value=seed))
+        connection.execute(META.delete().where(META.c.name == "seed"))
+        connection.execute(META.insert().values(name="seed", value=seed))
 
 
 def _plant_facts(connection: Connection) -> None:
-    from ..rows import now, table_of
-    from ..tables import FactRow
+    from ..tables import FACTS, now
 
-    table = table_of(FactRow)
     wanted: dict[str, dict[str, Any]] = {content_key("fact", fact): dict(fact) for fact in facts()}
-    present = set(connection.execute(table.select().with_only_columns(table.c.key)).scalars())
-    connection.execute(table.delete().where(table.c.origin == "seed", table.c.key.not_in(list(wanted))))
+    present = set(connection.execute(FACTS.select().with_only_columns(FACTS.c.key)).scalars())
+    connection.execute(FACTS.delete().where(FACTS.c.origin == "seed", FACTS.c.key.not_in(list(wanted))))
     for key, fact in wanted.items():
         if key not in present:
-            row = FactRow(key=key, origin="seed", created_at=now(), **fact)
-            connection.execute(table.insert().values(**row.model_dump(exclude={"id"})))
+            connection.execute(FACTS.insert().values(key=key, origin="seed", created_at=now(), **fact))
 
 
 def _plant_rules(connection: Connection) -> None:
     from sqlalchemy import select
 
-    from ..rows import now, table_of
-    from ..tables import RuleEvidenceRow, RuleRow
+    from ..tables import EVIDENCE, RULES, RuleRow, now
 
-    table, evidence = table_of(RuleRow), table_of(RuleEvidenceRow)
     wanted = {content_key("rule", r["statement"], r["form"]): r for r in rules()}
-    present = set(connection.execute(table.select().with_only_columns(table.c.key)).scalars())
-    untouched = (table.c.origin == "seed") & (table.c.status == "hypothesised")
-    unproven = table.c.id.not_in(select(evidence.c.rule_id))
-    connection.execute(table.delete().where(untouched, unproven, table.c.key.not_in(list(wanted))))
+    present = set(connection.execute(RULES.select().with_only_columns(RULES.c.key)).scalars())
+    untouched = (RULES.c.origin == "seed") & (RULES.c.status == "hypothesised")
+    unproven = RULES.c.key.not_in(select(EVIDENCE.c.rule))
+    connection.execute(RULES.delete().where(untouched, unproven, RULES.c.key.not_in(list(wanted))))
     for key, rule in wanted.items():
         if key in present:
             continue
@@ -113,7 +106,7 @@ def _plant_rules(connection: Connection) -> None:
             created_at=now(),
             updated_at=now(),
         )
-        connection.execute(table.insert().values(**row.model_dump(exclude={"id"})))
+        connection.execute(RULES.insert().values(**row.model_dump()))
 
 
 def _lines(name: str) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
 
 def counts(folder: Path) -> dict[str, int]:
     with sqlite3.connect(folder / "runs" / "knowledge.db") as connection:
-        tables = ("runs", "tasks", "candidates", "evaluations", "measurements", "attempts", "winners")
+        tables = ("runs", "tasks", "candidates", "trials", "artifacts", "attempts", "winners")
         return {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
 
 
@@ -111,7 +111,7 @@ def test_a_later_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any
             break
     assert all(task["reused"] for task in document["tasks"])
     after = counts(folder)
-    for table in ("tasks", "candidates", "evaluations", "measurements"):
+    for table in ("tasks", "candidates", "trials", "artifacts"):
         assert after[table] == before[table], table
     assert after["runs"] == before["runs"] + 1
     assert after["attempts"] > before["attempts"]

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from agent import search as module
-from agent.search import SearchResult, search
+from agent.search import STANDINGS, SearchResult, reason, search, standing
 from evaluator.compile import Cache
 from knowledge_base.chips import CHIPS
-from knowledge_base.records import Status
+from knowledge_base.records import Candidate, Status
 from knowledge_base.snf.everyday import everyday
 
 CHIP = CHIPS["rtx5070"]
@@ -35,6 +35,10 @@ def launch(stream, a, b, y, *, TM=16, TN=128, style="plain", occupancy=1):
 """
 
 
+def candidate(task, source: str = SOURCE) -> Candidate:
+    return Candidate(source=source, task=task.identity)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Cache:
     return Cache(tmp_path_factory.mktemp("cache"))
@@ -47,51 +51,52 @@ def task():
 
 @pytest.fixture(scope="module")
 def result(task, cache) -> SearchResult:
-    return search(SOURCE, task, CHIP, cache=cache)
+    return search(candidate(task), task, CHIP, cache=cache)
 
 
 def test_every_configuration_has_one_row(result):
-    assert result.total == len(result.rows) == 24
+    assert result.total == len(result.trials) == 24
     assert result.left_out == 0
-    assert len({tuple(sorted(row.axes.items())) for row in result.rows}) == 24
+    assert len({tuple(sorted(row.configuration.items())) for row in result.trials}) == 24
 
 
 def test_each_row_says_what_became_of_it(result):
-    for row in result.rows:
-        if row.axes["style"] == "never":
-            assert row.status == "infeasible"
-            assert "other sizes" in row.reason
-        elif row.axes["TM"] == 3:  # no power of two: the front end's refusal
-            assert row.status == "failed"
+    for row in result.trials:
+        if row.configuration["style"] == "never":
+            assert standing(row) == "infeasible"
+            assert "other sizes" in reason(row)
+        elif row.configuration["TM"] == 3:  # no power of two: the front end's refusal
+            assert standing(row) == "failed"
             assert row.verdict.status is Status.BUILD_ERROR
-        elif row.status == "ranked":
-            assert row.measurement.kind == "modelled"
-            assert row.measurement.chip == "rtx5070"
-            assert len(row.evidence) == len(row.kernels) == len(row.cubins) == 1
+        elif standing(row) == "ranked":
+            assert row.time.kind == "modelled"
+            assert row.time.chip == "rtx5070"
+            (plan,) = row.plans
+            assert [e.kernel for e in row.evidence] == list(result.plans[plan].plan.kernels)
             assert row.evidence[0].arch == "sm_120"
         else:
-            assert row.status == "pruned"
-            assert row.reason
+            assert standing(row) == "pruned"
+            assert reason(row)
 
 
 def test_the_best_comes_first_and_the_rest_in_order(result):
-    ranked = [row for row in result.rows if row.status == "ranked"]
+    ranked = [row for row in result.trials if standing(row) == "ranked"]
     assert ranked
-    assert result.best is result.rows[0] is ranked[0]
+    assert result.best is result.trials[0] is ranked[0]
     assert [row.us for row in ranked] == sorted(row.us for row in ranked)
-    order = [status for status, _ in itertools.groupby(result.rows, key=lambda row: row.status)]
-    assert order == sorted(order, key=["ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed"].index)
+    order = [status for status, _ in itertools.groupby(result.trials, key=standing)]
+    assert order == sorted(order, key=STANDINGS.index)
 
 
 def test_what_was_pruned_could_not_have_won(task, cache, result, monkeypatch):
     monkeypatch.setattr(module, "PRUNE", float("inf"))
-    everything = search(SOURCE, task, CHIP, cache=cache)
+    everything = search(candidate(task), task, CHIP, cache=cache)
     assert "pruned" not in everything.counts()
     assert everything.best.us == result.best.us
-    ideal = {tuple(sorted(r.axes.items())): r.us for r in everything.rows if r.status == "ranked"}
-    for row in result.rows:
-        if row.status == "pruned":
-            assert ideal[tuple(sorted(row.axes.items()))] >= result.best.us
+    ideal = {tuple(sorted(r.configuration.items())): r.us for r in everything.trials if standing(r) == "ranked"}
+    for row in result.trials:
+        if standing(row) == "pruned":
+            assert ideal[tuple(sorted(row.configuration.items()))] >= result.best.us
 
 
 def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, result, monkeypatch):
@@ -101,8 +106,10 @@ def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, resul
         raise AssertionError("assembled again")
 
     monkeypatch.setattr(pool, "assemble", unreachable)
-    again = search(SOURCE, task, CHIP, cache=cache)
-    assert [(r.axes, r.status, r.us) for r in again.rows] == [(r.axes, r.status, r.us) for r in result.rows]
+    again = search(candidate(task), task, CHIP, cache=cache)
+    assert [(r.configuration, standing(r), r.us) for r in again.trials] == [
+        (r.configuration, standing(r), r.us) for r in result.trials
+    ]
 
 
 def test_spilling_and_oversized_configurations_are_behind_with_their_reason(cache):
@@ -128,39 +135,47 @@ def launch(stream, x, w, b, y, *, TM=64, TN=64):
     ct.launch(stream, (ct.cdiv(x.shape[0], TM), ct.cdiv(w.shape[0], TN)), kernel, (x, w, b, y, TM, TN))
 """
     task = everyday("linear", M=512, N=512, K=64)
-    found = search(source, task, CHIP, cache=cache, first=[{"TM": 128, "TN": 256}])
-    by_tile = {(r.axes["TM"], r.axes["TN"]): r for r in found.rows}
-    assert by_tile[64, 64].status == "ranked"
-    assert by_tile[128, 256].status == "spills"
-    assert "bytes of registers" in by_tile[128, 256].reason
-    assert by_tile[128, 256].measurement is not None
-    assert by_tile[512, 512].status == "pruned"
-    assert "accumulator of 1024 KiB" in by_tile[512, 512].reason
+    found = search(candidate(task, source), task, CHIP, cache=cache, first=[{"TM": 128, "TN": 256}])
+    by_tile = {(r.configuration["TM"], r.configuration["TN"]): r for r in found.trials}
+    assert standing(by_tile[64, 64]) == "ranked"
+    assert standing(by_tile[128, 256]) == "spills"
+    assert "bytes of registers" in reason(by_tile[128, 256])
+    assert by_tile[128, 256].time is not None
+    assert standing(by_tile[512, 512]) == "pruned"
+    assert "accumulator of 1024 KiB" in reason(by_tile[512, 512])
     assert found.best is by_tile[64, 64]
 
 
 def test_progress_hears_of_every_row(task, cache):
     heard = []
-    found = search(SOURCE, task, CHIP, cache=cache, progress=lambda done, of, row: heard.append((done, of)))
-    assert heard == [(i + 1, 24) for i in range(len(found.rows))]
+    found = search(candidate(task), task, CHIP, cache=cache, progress=lambda done, of, row: heard.append((done, of)))
+    assert heard == [(i + 1, 24) for i in range(len(found.trials))]
 
 
 def test_a_warm_start_is_looked_at_first(task, cache):
     best = {"TM": 4, "TN": 64}
     heard = []
-    search(SOURCE, task, CHIP, cache=cache, limit=4, first=[best], progress=lambda _, __, row: heard.append(row.axes))
+    search(
+        candidate(task),
+        task,
+        CHIP,
+        cache=cache,
+        limit=4,
+        first=[best],
+        progress=lambda _, __, row: heard.append(row.configuration),
+    )
     assert {**best, "style": "plain", "occupancy": 1} in heard
 
 
 def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache):
-    found = search(SOURCE, task, CHIP, cache=cache, seconds=0.0, jobs=1)
+    found = search(candidate(task), task, CHIP, cache=cache, seconds=0.0, jobs=1)
     assert found.counts()["ranked"] == module.CHUNK
-    assert any("time allowed" in row.reason for row in found.rows)
+    assert any("time allowed" in reason(row) for row in found.trials)
     assert found.best
 
 
 def test_a_file_that_breaks_the_contract_is_a_verdict_not_an_exception(task):
-    found = search("AXES = 3\n", task, CHIP)
-    assert found.rows == ()
+    found = search(candidate(task, "AXES = 3\n"), task, CHIP)
+    assert found.trials == ()
     assert found.best is None
     assert found.verdict.status is Status.INVALID

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from agent import winners
 from agent.proposers.synthesizer import synthesize
-from agent.winners import MANIFEST, Won, merge, read, write
+from agent.winners import MANIFEST, merge, read, write
 from evaluator.trace import Request, Traced, trace
+from evaluator.trial import begin
 from kernels_generated.runtime.plan import loads
 from knowledge_base.chips import chip
 from knowledge_base.errors import EnvironmentLacks, UserError
-from knowledge_base.records import Measurement, Stage, Status, Verdict
+from knowledge_base.records import Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.snf.everyday import everyday
+from knowledge_base.snf.task import Task
 
 CHIP = chip("rtx5070")
+
+
+@dataclass(frozen=True)
+class Won:
+    """What :func:`agent.winners.write` takes."""
+
+    task: Task
+    trial: Trial
+    plans: dict[str, Traced]
+
+    def having(self, **fields: object) -> Won:
+        """The same winner with other fields in its trial."""
+        return replace(self, trial=self.trial.fuller(**fields))
+
+
+def put(folder: Path, won: Won) -> Path:
+    return write(folder, won.task, won.trial, won.plans, {"run": "r1"})
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +47,11 @@ def won() -> Won:
     candidate = synthesize(task, CHIP)[0]
     (traced,) = trace(candidate.source, task, [Request(task.sizes)], CHIP)
     assert isinstance(traced, Traced)
-    return Won(
-        task=task,
-        candidate=candidate,
-        configuration=dict(traced.axes),
-        chip="rtx5070",
-        measurement=modelled(5.0),
-        verdict=Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers={"normal": {"y": {"rms_ratio": 0.5}}}),
-        plans=[traced.plan],
-        kernels=traced.kernels,
-        provenance={"run": "r1"},
+    verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers={"normal": {"y": {"rms_ratio": 0.5}}})
+    trial = begin(candidate, task, CHIP).fuller(
+        plans=(traced.plan.digest,), measurements=(modelled(5.0),), verdict=verdict
     )
+    return Won(task, trial, {traced.plan.digest: traced})
 
 
 def modelled(us: float) -> Measurement:
@@ -55,16 +67,16 @@ def times(folder: Path) -> list[tuple[str, str, float]]:
 
 
 def test_a_winner_is_complete_on_disk(won: Won, tmp_path: Path) -> None:
-    folder = write(tmp_path, won)
+    folder = put(tmp_path, won)
     assert folder == tmp_path / "layernorm"
     (entry,) = read(folder)["winners"]
-    assert (folder / entry["source"]).read_text() == won.candidate.source
+    assert (folder / entry["source"]).read_text() == won.trial.candidate.source
     for plan in entry["plans"]:
         stored = loads((folder / plan["file"]).read_text())
-        assert stored == won.plans[0]
+        assert stored == won.plans[won.trial.plans[0]].plan
         for kernel in stored.kernels:
             assert sha256((folder / "bytecode" / f"{kernel}.tileir").read_bytes()).hexdigest() == kernel
-    assert entry["configuration"] == dict(won.configuration)
+    assert entry["configuration"] == won.trial.configuration
     assert entry["verdict"]["status"] == "correct"
     assert entry["provenance"] == {"run": "r1"}
     assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]  # nothing half-written beside it
@@ -73,24 +85,24 @@ def test_a_winner_is_complete_on_disk(won: Won, tmp_path: Path) -> None:
 def test_the_manifest_alone_gives_the_task_back(won: Won, tmp_path: Path) -> None:
     from knowledge_base.snf import parse
 
-    task = read(write(tmp_path, won))["task"]
+    task = read(put(tmp_path, won))["task"]
     assert parse(task["snf"], "layernorm") == won.task.graph
     assert task["identity"] == won.task.identity
     assert [a["name"] for a in task["inputs"]] == ["x", "weight", "bias"]
 
 
 def test_winners_at_other_shapes_and_specialised_ones_stand_beside_it(won: Won, tmp_path: Path) -> None:
-    write(tmp_path, won)
-    write(tmp_path, replace(won, task=won.task.at(M=128)))
-    write(tmp_path, replace(won, general=False))
-    folder = write(tmp_path, replace(won, measurement=modelled(4.0)))
+    put(tmp_path, won)
+    put(tmp_path, replace(won, task=won.task.at(M=128)).having(shape={"M": 128, "N": 32}))
+    put(tmp_path, won.having(infeasible=({"M": 1, "N": 1},)))
+    folder = put(tmp_path, won.having(measurements=(modelled(4.0),)))
     found = [(w["shape"]["M"], w["general"], w["us"]) for w in read(folder)["winners"]]
     assert found == [(128, True, 5.0), (64, True, 4.0), (64, False, 5.0)]
 
 
 def test_promoting_says_which_winner_serves_every_size(won: Won, tmp_path: Path) -> None:
-    write(tmp_path / "a", won)
-    folder = write(tmp_path / "a", replace(won, general=False))
+    put(tmp_path / "a", won)
+    folder = put(tmp_path / "a", won.having(infeasible=({"M": 1, "N": 1},)))
     general, special = merge(folder, tmp_path / "package")
     assert ", general: promoted" in general
     assert ", specialised" in special
@@ -109,10 +121,11 @@ def test_promoting_says_which_winner_serves_every_size(won: Won, tmp_path: Path)
     ],
 )
 def test_who_replaces_whom(won: Won, tmp_path: Path, present: Measurement, new: Measurement, stays: bool) -> None:
-    other = replace(won, candidate=won.candidate.model_copy(update={"source": won.candidate.source + "\n# other\n"}))
+    source = won.trial.candidate.source + "\n# other\n"
+    other = won.having(candidate=won.trial.candidate.model_copy(update={"source": source}))
     package = tmp_path / "kernels_generated" / "layernorm"
-    merge(write(tmp_path / "a", replace(won, measurement=present)), package)
-    (said,) = merge(write(tmp_path / "b", replace(other, measurement=new)), package)
+    merge(put(tmp_path / "a", won.having(measurements=(present,))), package)
+    (said,) = merge(put(tmp_path / "b", other.having(measurements=(new,))), package)
     expected = present if stays else new
     assert times(package) == [("rtx5070", expected.kind, expected.us)]
     assert ("kept" in said) is stays
@@ -123,36 +136,36 @@ def test_who_replaces_whom(won: Won, tmp_path: Path, present: Measurement, new: 
 
 def test_promotion_adds_chips_and_keeps_files_that_are_not_ours(won: Won, tmp_path: Path) -> None:
     package = tmp_path / "layernorm"
-    merge(write(tmp_path / "a", won), package)
+    merge(put(tmp_path / "a", won), package)
     (package / "__init__.py").write_text("# mine\n")
-    merge(write(tmp_path / "b", replace(won, chip="h200")), package)
+    merge(put(tmp_path / "b", won.having(chip="h200")), package)
     assert [c for c, _, _ in times(package)] == ["h200", "rtx5070"]
     assert (package / "__init__.py").read_text() == "# mine\n"
 
 
 def test_another_task_of_the_same_name_is_refused(won: Won, tmp_path: Path) -> None:
     package = tmp_path / "layernorm"
-    merge(write(tmp_path / "a", won), package)
+    merge(put(tmp_path / "a", won), package)
     other = replace(won, task=replace(won.task, identity="0" * 64))
     with pytest.raises(UserError, match="another task"):
-        merge(write(tmp_path / "b", other), package)
+        merge(put(tmp_path / "b", other), package)
     assert len(times(package)) == 1
 
 
 def test_a_failure_while_writing_leaves_what_was_there(
     won: Won, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write(tmp_path, won)
+    folder = put(tmp_path, won)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    missing = replace(won, measurement=modelled(1.0), kernels={})
+    missing = replace(won.having(measurements=(modelled(1.0),)), plans={})
     with pytest.raises(KeyError):
-        write(tmp_path, missing)
+        put(tmp_path, missing)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]
 
 
 def test_a_damaged_manifest_and_an_unwritable_place_are_said(won: Won, tmp_path: Path) -> None:
-    folder = write(tmp_path, won)
+    folder = put(tmp_path, won)
     (folder / MANIFEST).write_text("{")
     with pytest.raises(UserError, match="damaged"):
         read(folder)
@@ -162,8 +175,4 @@ def test_a_damaged_manifest_and_an_unwritable_place_are_said(won: Won, tmp_path:
     with pytest.raises(UserError, match="no manifest"):
         read(tmp_path)
     with pytest.raises(EnvironmentLacks, match="can't write"):
-        write(Path("/proc/nowhere"), won)
-
-
-def test_guards_read_as_people_write_them(won: Won) -> None:
-    assert all(isinstance(g, str) for g in winners.guards(won.plans[0]))
+        put(Path("/proc/nowhere"), won)

@@ -12,8 +12,9 @@ import pytest
 from evaluator.cases import Runner
 from evaluator.judge import Rejected, _Judging, judge
 from evaluator.oracle import Oracle
+from evaluator.trial import begin
 from knowledge_base.chips import chip
-from knowledge_base.records import Verdict
+from knowledge_base.records import Candidate, Trial, Verdict
 from knowledge_base.snf import parse
 from knowledge_base.snf.canonical import canonical
 from knowledge_base.snf.everyday import everyday
@@ -34,6 +35,17 @@ def source(name: str) -> str:
     return (KERNELS / f"{name}.py").read_text()
 
 
+def trial(text: str, task: Task) -> Trial:
+    return begin(Candidate(source=text, task=task.identity), task, CHIP)
+
+
+def judged(text: str, task: Task, oracle: Oracle, seed: int | None = 5) -> tuple[Trial, Verdict]:
+    """The trial after its judgement, and its verdict."""
+    done, _ = judge(trial(text, task), task, CHIP, oracle=oracle, seed=seed)
+    assert done.verdict is not None
+    return done, done.verdict
+
+
 def f32(name: str, text: str) -> Task:
     return canonical(parse(text, name))
 
@@ -43,19 +55,21 @@ def test_an_honest_candidate_is_correct(path: Path, oracle: Oracle) -> None:
     text = path.read_text()
     found = re.search(r"# task: (\w+)", text)
     assert found
-    judgement = judge(text, everyday(found[1]), CHIP, oracle=oracle)
-    assert judgement.verdict.correct, judgement.verdict
-    assert judgement.general
-    assert {"normal", "offset", "onehot", "zeros", "ones", "extreme"} <= set(judgement.verdict.numbers)
+    done, verdict = judged(text, everyday(found[1]), oracle, seed=None)
+    assert verdict.correct, verdict
+    assert done.general
+    assert {"normal", "offset", "onehot", "zeros", "ones", "extreme"} <= set(verdict.numbers)
 
 
 def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:
     stages: list[tuple[str, float]] = []
-    judgement = judge(
-        source("gelu"), everyday("gelu", M=100, N=70), CHIP, oracle=oracle, seed=3,
+    task = everyday("gelu", M=100, N=70)
+    done, plans = judge(
+        trial(source("gelu"), task), task, CHIP, oracle=oracle, seed=3,
         progress=lambda stage, share: stages.append((stage, share)),
     )  # fmt: skip
-    verdict = judgement.verdict
+    verdict = done.verdict
+    assert verdict is not None
     assert verdict.correct
     assert verdict.hint == verdict.error_class == ""
     normal = verdict.numbers["normal"]["y"]
@@ -64,32 +78,68 @@ def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:
     assert "special" in verdict.numbers  # NaN and Inf: the task is elementwise
     assert [e.arch for e in verdict.evidence] == ["sm_120"]
     assert verdict.evidence[0].registers > 0
-    assert len(judgement.plans) == 1
-    assert len(judgement.sizes) >= 5
-    assert judgement.seed == 3
+    assert done.evidence == verdict.evidence
+    assert [done.plans] == [(digest,) for digest in plans]
+    assert plans[done.plans[0]].plan.digest == done.plans[0]
+    assert len(done.judged) >= 5
+    assert done.seed == 3
+    assert done.key == trial(source("gelu"), task).key  # fuller, but the same trial
     assert stages[0] == ("trace", 0.0)
     assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
 
 
 def test_the_same_seed_judges_the_same_sizes_and_numbers(oracle: Oracle) -> None:
     task = everyday("gelu", M=100, N=70)
-    first, again, other = (judge(source("gelu"), task, CHIP, oracle=oracle, seed=s) for s in (3, 3, 4))
-    assert first.sizes == again.sizes
-    assert first.verdict.numbers == again.verdict.numbers
-    assert other.sizes != first.sizes
+    first, again, other = (judged(source("gelu"), task, oracle, s) for s in (3, 3, 4))
+    assert first[0].judged == again[0].judged
+    assert first[1].numbers == again[1].numbers
+    assert other[0].judged != first[0].judged
 
 
 def test_without_a_seed_every_judgement_is_another(oracle: Oracle) -> None:
     task = everyday("gelu", M=100, N=70)
-    seeds = {judge(source("gelu"), task, CHIP, oracle=oracle, thorough=False).seed for _ in range(2)}
+    seeds = {judged(source("gelu"), task, oracle, seed=None)[0].seed for _ in range(2)}
     assert len(seeds) == 2
 
 
+def test_a_plan_that_was_traced_for_its_time_is_the_one_that_is_judged(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import evaluator.trace as module
+
+    task = everyday("gelu", M=100, N=70)
+    begun = trial(source("gelu"), task)
+    (traced,) = module.trace(source("gelu"), task, [module.Request(task.sizes, begun.configuration)], CHIP)
+    assert isinstance(traced, module.Traced)
+    asked: list[str] = []
+    traces = module.trace
+
+    def counted(*arguments):  # type: ignore[no-untyped-def]
+        asked.extend(request.policy for request in arguments[2])
+        return traces(*arguments)
+
+    monkeypatch.setattr(module, "trace", counted)
+    done, plans = judge(begun.fuller(plans=(traced.plan.digest,)), task, CHIP, traced=traced, oracle=oracle, seed=5)
+    assert done.correct
+    assert plans[done.plans[0]] is traced
+    assert set(asked) == {"concrete"}  # the sizes with plain integers, and nothing else
+
+
+def test_a_file_that_launches_something_else_than_what_was_timed_is_invalid(oracle: Oracle) -> None:
+    task = everyday("gelu", M=100, N=70)
+    timed = trial(source("gelu"), task).fuller(plans=("0" * 64,))
+    done, _ = judge(timed, task, CHIP, oracle=oracle, seed=5)
+    assert done.verdict is not None
+    assert (done.verdict.status, done.verdict.error_class) == ("invalid", "launch-changes")
+    assert done.verdict.hint
+    assert done.plans == timed.plans
+
+
 def test_a_kernel_that_pins_a_size_gets_a_plan_for_each(oracle: Oracle) -> None:
-    judgement = judge(source("attention"), everyday("attention_qkv", B=1, H=2, T=70), CHIP, oracle=oracle, seed=5)
-    assert judgement.verdict.correct, judgement.verdict
-    assert {at["D"] for at in judgement.sizes} == {16, 32, 64, 80, 128}
-    assert len(judgement.plans) == 5
+    done, verdict = judged(source("attention"), everyday("attention_qkv", B=1, H=2, T=70), oracle)
+    assert verdict.correct, verdict
+    assert {at["D"] for at in done.judged} == {16, 32, 64, 80, 128}
+    assert len(done.plans) == 5
 
 
 def test_a_specialised_kernel_is_correct_but_not_general(oracle: Oracle) -> None:
@@ -97,12 +147,12 @@ def test_a_specialised_kernel_is_correct_but_not_general(oracle: Oracle) -> None
         "    ct.launch(",
         "    if x.shape[1] % 64:\n        raise ValueError('N must be a multiple of 64')\n    ct.launch(",
     )
-    judgement = judge(text, everyday("gelu", M=100, N=128), CHIP, oracle=oracle, seed=5)
-    assert judgement.verdict.correct, judgement.verdict
-    assert not judgement.general
-    assert judgement.infeasible
-    assert all(at["N"] % 64 == 0 for at in judgement.sizes)
-    assert "multiple" not in judgement.verdict.error_class
+    done, verdict = judged(text, everyday("gelu", M=100, N=128), oracle)
+    assert verdict.correct, verdict
+    assert not done.general
+    assert done.infeasible
+    assert all(at["N"] % 64 == 0 for at in done.judged)
+    assert "multiple" not in verdict.error_class
 
 
 UNSIGNED = "u = ct.arange(TN, dtype=ct.uint32) // 3"
@@ -119,7 +169,7 @@ def test_tile_ir_that_the_toolchain_refuses_is_a_compile_error_with_a_hint(error
     text = source("gelu")
     for old, new in REFUSED[error_class]:
         text = text.replace(old, new)
-    verdict = judge(text, everyday("gelu", M=16, N=16), CHIP, oracle=oracle, seed=5).verdict
+    _, verdict = judged(text, everyday("gelu", M=16, N=16), oracle)
     assert (verdict.status, verdict.error_class) == ("compile-error", error_class), verdict
     assert verdict.hint
     if error_class == "ir-verification":
@@ -136,7 +186,7 @@ def test_what_the_assembler_refuses_is_rejected_even_if_the_numbers_are_right(
         return compile_kernels(kernels, archs, cache=Cache(tmp_path), seconds=0.01)
 
     monkeypatch.setattr("evaluator.compile.compile_kernels", hurried)
-    verdict = judge(source("gelu"), everyday("gelu", M=16, N=16), CHIP, oracle=oracle, seed=5).verdict
+    _, verdict = judged(source("gelu"), everyday("gelu", M=16, N=16), oracle)
     assert (verdict.status, verdict.stage) == ("timeout", "compile"), verdict
     assert verdict.hint
 
@@ -148,8 +198,8 @@ class Bench:
     """Judges one traced candidate again and again on other inputs, without tracing it again."""
 
     def __init__(self, text: str, task: Task, oracle: Oracle) -> None:
-        self.judging = _Judging(text, task, CHIP, {}, 1, oracle, True, 1, None)
-        self.judging.trace()
+        self.judging = _Judging(trial(text, task), task, CHIP, 1, oracle, 1, None)
+        self.judging.trace(None)
         covered = self.judging.covered
         assert covered is not None
         self.runner = Runner(task, covered.plans, text, time.monotonic() + 600)
@@ -223,4 +273,4 @@ def test_a_slightly_wrong_kernel_is_rejected_whatever_the_seed(name: str, oracle
 def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:
     task = f32("tf", "precision: tf32\nM, N, K = 64, 48, 512\nx: f32[M, K]\ny = Linear(x, N, θ.p)")
     text = source("linear").replace(*MMA)
-    assert judge(text, task, CHIP, oracle=oracle, seed=5).verdict.correct
+    assert judged(text, task, oracle)[1].correct

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.judge import Judgement, judge
+from evaluator.judge import judge
 from evaluator.oracle import Oracle
+from evaluator.trial import begin
 from knowledge_base.chips import chip
+from knowledge_base.records import Candidate, Verdict
 from knowledge_base.snf.everyday import everyday
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -35,8 +37,12 @@ def source(name: str) -> str:
     return (KERNELS / f"{name}.py").read_text()
 
 
-def judged(oracle: Oracle, task: str, text: str, seed: int = 11) -> Judgement:
-    return judge(text, everyday(task, **SIZES[task]), chip("rtx5070"), oracle=oracle, seed=seed)
+def judged(oracle: Oracle, name: str, text: str, seed: int = 11) -> Verdict:
+    task, rtx5070 = everyday(name, **SIZES[name]), chip("rtx5070")
+    trial = begin(Candidate(source=text, task=task.identity), task, rtx5070)
+    done, _ = judge(trial, task, rtx5070, oracle=oracle, seed=seed)
+    assert done.verdict is not None
+    return done.verdict
 
 
 @dataclass(frozen=True)
@@ -295,7 +301,7 @@ WRONG = {
 def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluator.cases.LAUNCH_SECONDS", 1.5)
     wrong = WRONG[name]
-    verdict = judged(oracle, wrong.task, wrong.text()).verdict
+    verdict = judged(oracle, wrong.task, wrong.text())
     told = f"{verdict.status} {verdict.error_class}: {verdict.message}"
     assert verdict.status == wrong.status, told
     if wrong.error_class:

@@ -9,17 +9,17 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from knowledge_base import browse, seed
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.snf.graph import Graph, Node, Tensor
 from knowledge_base.snf.task import Task
-from knowledge_base.store import Evaluation, RunRecord, Store, Winner
+from knowledge_base.store import RunRecord, Store
 
 TASK = Task(
     name="gelu",
@@ -39,10 +39,9 @@ def modelled(us: float, chip: str = "rtx5070") -> Measurement:
     return Measurement(kind="modelled", chip=chip, us=us, floor_us=1.0, terms={"memory": us})
 
 
-def evaluation(tm: int = 128, **changes: object) -> Evaluation:
-    whole = Evaluation(
-        task=TASK.identity,
-        candidate=CANDIDATE.digest,
+def trial(tm: int = 128, **changes: object) -> Trial:
+    whole = Trial(
+        candidate=CANDIDATE,
         configuration={"TM": tm},
         chip="rtx5070",
         shape={"M": 64, "N": 32},
@@ -50,7 +49,14 @@ def evaluation(tm: int = 128, **changes: object) -> Evaluation:
         verdict=CORRECT,
         measurements=(modelled(float(tm)),),
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return whole.fuller(**changes)
+
+
+def stored(store: Store, wanted: Trial) -> Trial:
+    """The one stored trial with the key of ``wanted``."""
+    known = store.of_candidate(wanted.task, wanted.candidate.digest, wanted.chip, wanted.shape, wanted.evaluator)
+    (found,) = [t for t in known if t.key == wanted.key]
+    return found
 
 
 @pytest.fixture
@@ -69,92 +75,123 @@ def run_record(run_id: str = "r1") -> RunRecord:
     return RunRecord(run_id, "gelu", "rtx5070", "cpu", "synthesizer", "running", options={"seed": 0})
 
 
-def test_an_evaluation_comes_back_as_it_was_recorded(store: Store) -> None:
+def test_a_trial_comes_back_as_it_was_recorded(store: Store) -> None:
     evidence = CompileEvidence(
         arch="sm_120", kernel="ab" * 32, symbol="k", registers=40, stack_bytes=0, spill_bytes=0, shared_bytes=1024
     )
     verdict = Verdict(status=Status.WRONG, stage=Stage.COMPARE, error_class="tail", message="rows 60 to 63", line=7)
-    given = evaluation(verdict=verdict, evidence=(evidence,), measurements=(modelled(2.5),), seed=7, seconds=1.5)
-    store.record(CANDIDATE, [given])
-    (known,) = store.known([given.key, "0" * 64]).values()
-    assert known.evaluation == given
-    assert known.candidate == CANDIDATE
+    sizes = ({"M": 65, "N": 7}, {"M": 1, "N": 1})
+    given = trial(
+        verdict=verdict, evidence=(evidence,), measurements=(modelled(2.5),), plans=("cd" * 32,), judged=sizes,
+        infeasible=sizes[:1], seed=7, seconds=1.5,
+    )  # fmt: skip
+    store.record([given])
+    assert stored(store, given) == given
 
 
 def test_numbers_that_json_lacks_survive(store: Store) -> None:
-    store.record(CANDIDATE, [evaluation()])
-    (known,) = store.known([evaluation().key]).values()
-    assert known.evaluation.verdict is not None
-    assert known.evaluation.verdict.numbers == {"normal": {"worst": "nan"}}
+    store.record([trial()])
+    known = stored(store, trial())
+    assert known.verdict is not None
+    assert known.verdict.numbers == {"normal": {"worst": "nan"}}
 
 
 def test_recording_again_changes_nothing(store: Store) -> None:
     store.start_run(run_record())
     for _ in range(3):
-        store.record(CANDIDATE, [evaluation(64), evaluation(128)], run="r1", move="fresh")
-    assert [count(store, t) for t in ("candidates", "evaluations", "measurements", "attempts")] == [1, 2, 2, 2]
+        store.record([trial(64), trial(128)], run="r1", move="fresh", artifacts={"ab" * 32: b"plan"})
+    assert [count(store, t) for t in ("candidates", "trials", "attempts", "artifacts")] == [1, 2, 2, 1]
+    assert len(stored(store, trial(64)).measurements) == 1
 
 
-def test_what_tells_evaluations_apart_is_candidate_configuration_chip_shape_and_evaluator(store: Store) -> None:
+def test_what_tells_trials_apart_is_candidate_configuration_chip_shape_and_evaluator(store: Store) -> None:
     other = CANDIDATE.model_copy(update={"source": "AXES = {}  # other\n"})
     different = [
-        evaluation(),
-        evaluation(64),
-        evaluation(chip="h200"),
-        evaluation(shape={"M": 65, "N": 32}),
-        evaluation(evaluator="v2"),
+        trial(),
+        trial(64),
+        trial(chip="h200"),
+        trial(shape={"M": 65, "N": 32}),
+        trial(evaluator="v2"),
+        trial(candidate=other),
     ]
-    store.record(CANDIDATE, different)
-    store.record(other, [evaluation(candidate=other.digest)])
-    assert count(store, "evaluations") == 6
+    store.record(different)
+    assert count(store, "trials") == 6
     # the order in which axes and dimensions are written has no part in it
-    assert evaluation(shape={"N": 32, "M": 64}).key == evaluation().key
+    assert trial(shape={"N": 32, "M": 64}).key == trial().key
 
 
 def test_a_judgement_completes_a_compiled_configuration_and_nothing_undoes_it(store: Store) -> None:
-    compiled = evaluation(verdict=None)
-    store.record(CANDIDATE, [compiled])
-    store.record(CANDIDATE, [evaluation(measurements=())])
-    store.record(CANDIDATE, [compiled])
-    (known,) = store.known([compiled.key]).values()
-    assert known.evaluation.status == "correct"
-    assert known.evaluation.measurements == compiled.measurements
-    assert count(store, "evaluations") == 1
+    compiled = trial(verdict=None, plans=("ab" * 32,))
+    store.record([compiled])
+    store.record([trial(measurements=(), judged=({"M": 65, "N": 7},))])
+    store.record([compiled])
+    known = stored(store, compiled)
+    assert known.status == "correct"
+    assert known.judged == ({"M": 65, "N": 7},)
+    assert known.measurements == compiled.measurements
+    assert known.plans == compiled.plans
+    assert count(store, "trials") == 1
 
 
 def test_a_definite_verdict_replaces_a_timeout(store: Store) -> None:
     late = Verdict(status=Status.TIMEOUT, stage=Stage.TRACE)
-    store.record(CANDIDATE, [evaluation(verdict=late)])
-    store.record(CANDIDATE, [evaluation()])
-    store.record(CANDIDATE, [evaluation(verdict=late)])
-    (known,) = store.known([evaluation().key]).values()
-    assert known.evaluation.status == "correct"
+    store.record([trial(verdict=late)])
+    store.record([trial()])
+    store.record([trial(verdict=late)])
+    assert stored(store, trial()).status == "correct"
+
+
+def test_one_model_gives_one_time_and_a_gpu_gives_new_samples_every_time(store: Store) -> None:
+    def measured(us: float) -> Measurement:
+        return Measurement(kind="measured", chip="rtx5070", us=us, floor_us=1.0, samples=(us,))
+
+    store.record([trial(64)])
+    store.record([trial(64, measurements=(modelled(63.0), measured(70.0)))])
+    store.record([trial(64, measurements=(measured(70.0), measured(69.0)))])
+    known = stored(store, trial(64))
+    assert [(m.kind, m.us) for m in known.measurements] == [("modelled", 64.0), ("measured", 70.0), ("measured", 69.0)]
+    assert known.us == 69.0
 
 
 def test_the_best_known_kernels_come_fastest_first_and_one_configuration_each(store: Store) -> None:
     other = CANDIDATE.model_copy(update={"source": "AXES = {}  # other\n"})
     wrong = Verdict(status=Status.WRONG, stage=Stage.COMPARE)
-    store.record(CANDIDATE, [evaluation(64), evaluation(32), evaluation(1, verdict=wrong)])
-    store.record(other, [evaluation(16, candidate=other.digest), evaluation(8, candidate=other.digest, chip="h200")])
-    assert [(k.candidate.digest, k.best_us) for k in store.best(TASK.identity, "rtx5070")] == [
+    store.record([trial(64), trial(32), trial(1, verdict=wrong)])
+    store.record([trial(16, candidate=other), trial(8, candidate=other, chip="h200")])
+    assert [(t.candidate.digest, t.us) for t in store.best(TASK.identity, "rtx5070")] == [
         (other.digest, 16.0),
         (CANDIDATE.digest, 32.0),
     ]
     # a chip never seen starts from what other chips know
-    assert [k.evaluation.chip for k in store.best(TASK.identity, "b200", limit=1)] == ["h200"]
+    assert [t.chip for t in store.best(TASK.identity, "b200", limit=1)] == ["h200"]
+
+
+def test_one_candidate_with_many_fast_configurations_hides_no_other(store: Store) -> None:
+    other = CANDIDATE.model_copy(update={"source": "AXES = {}  # other\n"})
+    store.record([*(trial(tm) for tm in range(1, 200)), trial(500, candidate=other)])
+    assert [t.us for t in store.best(TASK.identity, "rtx5070", limit=2)] == [1.0, 500.0]
 
 
 def test_a_measured_time_ranks_before_a_smaller_modelled_one(store: Store) -> None:
     measured = Measurement(kind="measured", chip="rtx5070", us=50.0, floor_us=1.0, samples=(49.0, 51.0))
-    store.record(CANDIDATE, [evaluation(64, measurements=(modelled(9.0),)), evaluation(32, measurements=(measured,))])
-    assert store.best(TASK.identity, "rtx5070")[0].evaluation.configuration == {"TM": 32}
+    store.record([trial(64, measurements=(modelled(9.0),)), trial(32, measurements=(measured,))])
+    (best,) = store.best(TASK.identity, "rtx5070")
+    assert best.configuration == {"TM": 32}
+
+
+def test_artifacts_come_back_by_their_hash_and_a_damaged_one_is_as_good_as_none(store: Store) -> None:
+    good, bad = sha256(b"plan").hexdigest(), sha256(b"kernel").hexdigest()
+    store.record([trial()], artifacts={good: b"plan", bad: b"kernel"})
+    with store.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE artifacts SET content = x'00' WHERE key = '{bad}'")
+    assert store.artifacts([good, bad, "0" * 64]) == {good: b"plan"}
 
 
 def test_a_winner_is_one_per_run_task_chip_and_shape(store: Store) -> None:
     store.start_run(run_record())
-    store.record(CANDIDATE, [evaluation(64), evaluation(32)], run="r1", move="fresh")
-    store.record_winner("r1", Winner(evaluation(64), modelled(64.0), folder="winners/gelu"))
-    store.record_winner("r1", Winner(evaluation(32), modelled(32.0), folder="winners/gelu"))
+    store.record([trial(64), trial(32)], run="r1", move="fresh")
+    store.record_winner("r1", trial(64), "winners/gelu")
+    store.record_winner("r1", trial(32), "winners/gelu")
     (kernel,) = browse.kernels(store.database)
     assert (kernel["us"], kernel["configuration"], kernel["kind"]) == (32.0, {"TM": 32}, "modelled")
     store.mark_promoted("r1", TASK.identity)
@@ -197,13 +234,13 @@ WRITER = """
 import sys
 from knowledge_base.store import Store
 sys.path.insert(0, {folder!r})
-from test_store import CANDIDATE, TASK, evaluation
+from test_store import CANDIDATE, TASK, trial
 with Store.open({url!r}) as store:
     store.record_tasks([TASK])
     i = 0
     while i < {count}:
         candidate = CANDIDATE.model_copy(update={{"source": f"# {name} {{i}}\\n"}})
-        store.record(candidate, [evaluation(tm, candidate=candidate.digest) for tm in (16, 32)])
+        store.record([trial(tm, candidate=candidate) for tm in (16, 32)])
         print(candidate.digest, flush=True)  # reported: from here on it must survive
         i += 1
 """
@@ -221,7 +258,7 @@ def test_two_processes_write_to_one_new_base_at_once_and_both_finish(tmp_path: P
     reported = [w.communicate(timeout=120)[0].split() for w in writers]
     assert [w.returncode for w in writers] == [0, 0]
     with Store.open(url) as store:
-        assert count(store, "evaluations") == 160
+        assert count(store, "trials") == 160
         assert count(store, "candidates") == len(set(reported[0] + reported[1])) == 80
 
 
@@ -237,26 +274,25 @@ def test_a_kill_loses_nothing_that_was_reported_and_stores_nothing_half(tmp_path
         with store.database.read() as connection:
             stored = {row[0] for row in connection.exec_driver_sql("SELECT digest FROM candidates")}
             pairs = connection.exec_driver_sql(
-                "SELECT count(*) FROM evaluations GROUP BY candidate_id HAVING count(*) != 2"
+                "SELECT count(*) FROM trials GROUP BY candidate HAVING count(*) != 2"
             ).all()
         assert all(len(digest) == 64 for digest in reported)
         assert set(reported) <= stored
         assert pairs == []
-        assert count(store, "measurements") == count(store, "evaluations")
 
 
 def test_threads_share_a_store(store: Store) -> None:
     def work(start: int) -> None:
         for i in range(start, start + 20):
-            store.record(CANDIDATE, [evaluation(i)])
-            assert store.known([evaluation(i).key])
+            store.record([trial(i)])
+            assert stored(store, trial(i)).us == i
 
     threads = [threading.Thread(target=work, args=(start,)) for start in (0, 10, 20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert count(store, "evaluations") == 40
+    assert count(store, "trials") == 40
 
 
 def test_a_base_in_memory_works_across_threads() -> None:
@@ -268,8 +304,8 @@ def test_a_base_in_memory_works_across_threads() -> None:
 
 
 def test_browsing_filters_by_op_gpu_and_status(store: Store) -> None:
-    store.record(CANDIDATE, [evaluation(64), evaluation(64, chip="h200")])
-    store.record(CANDIDATE, [evaluation(8, verdict=Verdict(status=Status.UNSAFE, stage=Stage.EMULATE))])
+    store.record([trial(64), trial(64, chip="h200")])
+    store.record([trial(8, verdict=Verdict(status=Status.UNSAFE, stage=Stage.EMULATE))])
     assert len(browse.attempts(store.database, op="gelu")) == 3
     assert browse.attempts(store.database, op="softmax") == []
     assert [a["chip"] for a in browse.attempts(store.database, gpu="h200")] == ["h200"]
@@ -281,16 +317,16 @@ def test_browsing_filters_by_op_gpu_and_status(store: Store) -> None:
 
 def test_a_measured_time_hides_a_modelled_one_in_attempts(store: Store) -> None:
     measured = Measurement(kind="measured", chip="rtx5070", us=80.0, floor_us=1.0, samples=(80.0,))
-    store.record(CANDIDATE, [evaluation(64, measurements=(modelled(64.0), measured))])
+    store.record([trial(64, measurements=(modelled(64.0), measured))])
     (attempt,) = browse.attempts(store.database)
     assert (attempt["us"], attempt["kind"]) == (80.0, "measured")
 
 
 def test_show_takes_a_prefix_of_any_id_and_refuses_an_ambiguous_one(store: Store) -> None:
     store.start_run(run_record("20260101-gelu-aaaa"))
-    store.record(CANDIDATE, [evaluation(64)], run="20260101-gelu-aaaa")
+    store.record([trial(64)], run="20260101-gelu-aaaa")
     assert browse.show(store.database, CANDIDATE.digest[:10])["source"] == CANDIDATE.source
-    assert browse.show(store.database, evaluation(64).key[:12])["measurements"][0]["us"] == 64.0
+    assert browse.show(store.database, trial(64).key[:12])["measurements"][0]["us"] == 64.0
     assert browse.show(store.database, "gelu")["is"] == "task"
     assert browse.show(store.database, "20260101")["attempts"] == 1
     with pytest.raises(UserError, match="begins several"):
@@ -301,8 +337,8 @@ def test_show_takes_a_prefix_of_any_id_and_refuses_an_ambiguous_one(store: Store
 
 def test_rows_are_json(store: Store) -> None:
     store.start_run(run_record())
-    store.record(CANDIDATE, [evaluation(64)], run="r1")
-    store.record_winner("r1", Winner(evaluation(64), modelled(64.0)))
+    store.record([trial(64)], run="r1")
+    store.record_winner("r1", trial(64))
     listings = (browse.facts, browse.rules, browse.kernels, browse.runs, browse.attempts, browse.tasks)
     for rows in (listing(store.database) for listing in listings):
         assert rows
@@ -312,12 +348,13 @@ def test_rows_are_json(store: Store) -> None:
 def test_queries_use_an_index(store: Store) -> None:
     with sqlite3.connect(store.database.engine.url.database or "") as connection:
         for query in (
-            "SELECT * FROM evaluations WHERE key = 'x'",
-            "SELECT * FROM evaluations WHERE task_id = 1 AND chip = 'h200' AND status = 'correct'",
-            "SELECT * FROM evaluations WHERE status = 'wrong' ORDER BY id DESC LIMIT 50",
-            "SELECT task_id, count(*) FROM evaluations GROUP BY task_id",
-            "SELECT * FROM measurements WHERE evaluation_id = 3",
-            "SELECT * FROM winners WHERE task_id = 1 AND chip = 'h200' ORDER BY us",
+            "SELECT * FROM trials WHERE key = 'x'",
+            "SELECT * FROM trials WHERE task = 'x' AND chip = 'h200' AND status = 'correct'",
+            "SELECT * FROM trials WHERE candidate = 'x' AND chip = 'h200' AND evaluator = 'v1'",
+            "SELECT * FROM trials WHERE status = 'wrong' ORDER BY created_at DESC LIMIT 50",
+            "SELECT key FROM trials ORDER BY created_at DESC LIMIT 50",
+            "SELECT task, count(*) FROM trials GROUP BY task",
+            "SELECT * FROM winners WHERE trial = 'x'",
             "SELECT * FROM candidates WHERE digest >= 'ab' AND digest < 'ac'",
             "SELECT * FROM runs ORDER BY started_at DESC LIMIT 50",
         ):
