@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.chips import Chip
-from knowledge_base.hints import classify
-from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Trial, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .configurations import configurations, listed
@@ -234,30 +233,24 @@ class _Search:
 
     def refused(self, one: Traced) -> Verdict | None:
         """Why a kernel's Tile IR cannot be read; None if all can."""
-        from evaluator.model import parsed
-        from evaluator.tileir.errors import TileIRError, Unsupported
+        from evaluator.kernel import Kernel, refusal
+        from evaluator.tileir import TileIRError
 
         try:
             for digest in one.plan.kernels:
-                parsed(one.kernels[digest])
+                Kernel.of(one.kernels[digest]).module  # noqa: B018 (reading it is the question)
         except TileIRError as error:
-            status = Status.UNSUPPORTED if isinstance(error, Unsupported) else Status.COMPILE_ERROR
-            error_class, hint = classify(status.value, str(error))
-            return Verdict(
-                status=status, stage=Stage.COMPILE, error_class=error_class, message=str(error)[:600], hint=hint
-            )
+            return refusal(error)
         return None
 
     def too_large(self, one: Traced) -> str:
         """Why no chip can hold a kernel's accumulator; empty if one can."""
-        from evaluator.model import parsed
-        from evaluator.work import accumulator_bytes
+        from evaluator.kernel import Kernel
 
-        for digest in one.plan.kernels:
-            size = accumulator_bytes(parsed(one.kernels[digest]))
-            if size > REGISTER_FILE:
-                return f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}"
-        return ""
+        size = max(Kernel.of(one.kernels[digest]).counts.accumulator_bytes for digest in one.plan.kernels)
+        return (
+            f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}" if size > REGISTER_FILE else ""
+        )
 
     def ideal(self, one: Traced) -> float:
         """The modelled time with cubins that use few registers, no shared memory and the fastest instructions."""

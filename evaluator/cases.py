@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from evaluator.compare import Case
 from evaluator.cover import text
 from evaluator.execute import POISON_A, POISON_B, Execution, Poison, execute, poisoned
+from evaluator.kernel import Kernel, refusal
 from evaluator.oracle import Expected
 from evaluator.sizes import Sizes
+from evaluator.tileir import TileIRError
 from knowledge_base.records import Finding, Stage, Status, Verdict
 from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Task
@@ -26,16 +28,14 @@ if TYPE_CHECKING:
     from evaluator.tileir import Program
     from evaluator.trace import Traced
 
-DISASSEMBLER_SECONDS = 20.0
 LAUNCH_SECONDS = 15.0  # one plan at one judged size; honest ones take milliseconds
 
 
 class Runner:
-    """Runs cases of one candidate.  Programs are loaded from bytecode once, when first used."""
+    """Runs cases of one candidate."""
 
     def __init__(self, task: Task, plans: Sequence[Traced], source: str, deadline: float) -> None:
         self.task, self.plans, self.source, self.deadline = task, plans, source, deadline
-        self._programs: dict[str, Program] = {}
 
     def run(
         self,
@@ -52,7 +52,7 @@ class Runner:
         twice: run with both poisons and compare.  odd: which poison a single run takes.
         """
         traced = self.plans[plan]
-        programs = self.programs(traced)
+        programs = programs_of(traced)
         if isinstance(programs, Verdict):
             return programs
         first = POISON_B if odd and not twice else POISON_A
@@ -72,16 +72,6 @@ class Runner:
                 self.task.outputs, results, expected.reference, expected.eager, strict=True
             )
         ]
-
-    def programs(self, traced: Traced) -> dict[str, Program] | Verdict:
-        """The plan's kernels, ready to run; a Verdict where the emulator or its disassembler refuses one."""
-        for digest in traced.plan.kernels:
-            if digest not in self._programs:
-                program = load_program(traced.kernels[digest])
-                if isinstance(program, Verdict):
-                    return program
-                self._programs[digest] = program
-        return self._programs
 
     def once(
         self,
@@ -166,7 +156,7 @@ class Runner:
         from evaluator.tileir.program import walk
 
         for digest in traced.plan.kernels:
-            module = self._programs[digest].module
+            module = Kernel.of(traced.kernels[digest]).module
             for op in walk(module.body):
                 if op.name != "load_view_tko":
                     continue
@@ -178,41 +168,12 @@ class Runner:
         return None
 
 
-def load_program(bytecode: bytes) -> Program | Verdict:
-    """A program from a candidate's bytecode, disassembled under process limits; a Verdict where that is refused."""
-    from evaluator.tileir import InvalidTileIR, Unsupported, load
-
+def programs_of(traced: Traced) -> dict[str, Program] | Verdict:
+    """The plan's kernels, ready to run, by hash; a Verdict where the emulator or the disassembler refuses one."""
     try:
-        return load(bytecode, disassemble=_confined_disassemble)
-    except Unsupported as error:
-        where = getattr(getattr(error, "location", None), "line", None)
-        return _verdict(Status.UNSUPPORTED, "emulator-lacks-op", str(error), line=where)
-    except _DisassemblerRefused as refused:
-        return _verdict(Status.COMPILE_ERROR, "", str(refused), line=refused.line)  # the error table knows the class
-    except InvalidTileIR as error:
-        return _verdict(Status.COMPILE_ERROR, "ir-verification", str(error))
-
-
-class _DisassemblerRefused(Exception):
-    def __init__(self, message: str, line: int | None):
-        super().__init__(message)
-        self.line = line
-
-
-def _confined_disassemble(bytecode: bytes) -> str:
-    """tileirdisasm reads bytes that a candidate made: cleared environment, own folder, limits."""
-    from evaluator import confine
-    from evaluator.compile.assemble import clean
-    from evaluator.toolchain import find
-
-    limits = confine.Limits(wall_s=DISASSEMBLER_SECONDS, cpu_s=int(DISASSEMBLER_SECONDS), memory_bytes=4 << 30)
-    argv = [str(find("tileirdisasm")), "-g", "k.tileir"]
-    done = confine.run(argv, limits=limits, files={"k.tileir": bytecode})
-    if done.breach or done.returncode:
-        said, line = clean(done.stderr_tail.decode(errors="replace"))
-        said = said or done.breach or f"exit code {done.returncode}"
-        raise _DisassemblerRefused(f"the kernel's Tile IR failed to verify: {said}", line)
-    return done.stdout.decode(errors="replace")
+        return {digest: Kernel.of(traced.kernels[digest]).program for digest in traced.plan.kernels}
+    except TileIRError as error:
+        return refusal(error)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

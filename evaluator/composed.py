@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from evaluator.compare import Case, Errors, Place
     from evaluator.oracle import Expected, Oracle
-    from evaluator.tileir import Program
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
 
@@ -110,7 +109,7 @@ def _judge(
 
 
 class _Composed:
-    """Runs the calls of a target; keeps loaded programs and plans traced anew."""
+    """Runs the calls of a target; keeps plans traced anew."""
 
     def __init__(
         self,
@@ -124,7 +123,6 @@ class _Composed:
         self.added: list[Traced] = []
         self.deadline = time.monotonic() + EMULATION_SECONDS
         self._plans = {identity: [plans[p] for p in w.plans if p in plans] for identity, w in winners.items()}
-        self._programs: dict[str, Program] = {}
 
     def run(self, sizes: Sizes, distribution: str, expected: Expected, twice: bool) -> list[Case]:
         """A case per output of the target.  Raises Rejected."""
@@ -162,9 +160,14 @@ class _Composed:
         sanitize: bool,
     ) -> None:
         """One call: its results become buffers."""
+        from evaluator.cases import programs_of
+
         at = {name: evaluate(expr, sizes) for name, expr in call.sizes} or dict(call.task.sizes)
         place = f"call {number} ({call.task.name}, {text(at)})"
         traced = self.plan(call.task, at, place)
+        programs = programs_of(traced)
+        if isinstance(programs, Verdict):
+            raise Rejected(programs)
         given = {
             t.name: buffers[b].reshape(shape_at(t.shape, at))
             for t, b in zip(call.task.inputs, call.arguments, strict=True)
@@ -172,7 +175,7 @@ class _Composed:
         made = {t.name: poisoned(shape_at(t.shape, at), t.dtype, poison.output) for t in call.task.outputs}
         done = execute(
             traced.plan,
-            self.programs(traced),
+            programs,
             given | made,
             dims(at, self.chip),
             poison=poison,
@@ -201,17 +204,6 @@ class _Composed:
         known.append(answer)
         self.added.append(answer)
         return answer
-
-    def programs(self, traced: Traced) -> Mapping[str, Program]:
-        from evaluator.cases import load_program
-
-        for digest in traced.plan.kernels:
-            if digest not in self._programs:
-                program = load_program(traced.kernels[digest])
-                if isinstance(program, Verdict):
-                    raise Rejected(program)
-                self._programs[digest] = program
-        return self._programs
 
 
 def _unsafe(error_class: str, message: str, findings: Any = ()) -> Verdict:

@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .tileir import Program, RunReport, load
+from .kernel import Kernel
+from .tileir import Program, RunReport
 from .tileir.execute import launch_words
 from .tileir.memory import Memory
 from .tileir.sanitizer import Sanitizer
@@ -51,7 +52,7 @@ def program_for(kernel: Any, binding: Binding) -> Program:
     key = repr([(type(p).__name__, p) for p in binding.parameters])
     program = known.get(key)
     if program is None:
-        program = known[key] = load(export(kernel, binding.parameters))
+        program = known[key] = Kernel.of(export(kernel, binding.parameters)).program
     return program
 
 

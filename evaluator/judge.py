@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import Cover, confirm, cover, dims, launch_changes, text
 from evaluator.inputs import CONSTANT_INPUTS, distributions
+from evaluator.kernel import Kernel
 from evaluator.sizes import ELEMENTS, Sizes, judged_sizes, output_elements
 from knowledge_base.hints import classify
 from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdict
@@ -36,6 +37,7 @@ from knowledge_base.snf.task import Task
 if TYPE_CHECKING:
     from evaluator.cases import Runner
     from evaluator.compare import Case, Errors, Failure, Place
+    from evaluator.compile import Compiled
     from evaluator.oracle import Oracle
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
@@ -126,12 +128,11 @@ class _Judging:
         jobs: int,
         progress: Progress | None,
     ) -> None:
-        self.trial, self.task, self.chip, self.seed, self.oracle, self.jobs = trial, task, chip, seed, oracle, jobs
+        self.trial, self.task, self.chip, self.seed, self.oracle = trial, task, chip, seed, oracle
         self.source, self.axes = trial.candidate.source, trial.configuration
         self.progress = progress or (lambda stage, share: None)
-        self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="assemble")
-        self.compiling: list[Future[Any]] = []
-        self.submitted: set[str] = set()
+        self.pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="assemble")
+        self.compiling: list[Future[Compiled | Verdict]] = []
         self.covered: Cover | None = None
         self.sizes: tuple[Sizes, ...] = ()
         self.numbers: dict[str, Any] = {}
@@ -186,21 +187,17 @@ class _Judging:
             raise Rejected(different)
 
     def compile(self, plans: Iterable[Traced]) -> None:
-        """Starts the assembler on kernels it has not seen yet; :meth:`evidence` waits for it."""
-        from evaluator.compile import compile_kernels
-
-        new = {h: data for t in plans for h, data in t.kernels.items() if h not in self.submitted}
-        if new:
-            self.submitted |= set(new)
-            self.compiling.append(self.pool.submit(compile_kernels, new, [self.chip.arch], jobs=self.jobs))
+        """Starts the assembler on the plans' kernels; :meth:`evidence` waits for it."""
+        kernels = {digest: data for traced in plans for digest, data in traced.kernels.items()}
+        self.compiling = [self.pool.submit(Kernel.of(data).compiled, self.chip.arch) for data in kernels.values()]
 
     def evidence(self) -> tuple[CompileEvidence, ...]:
         out: list[CompileEvidence] = []
         for future in self.compiling:
-            for answer in future.result().values():
-                if isinstance(answer, Verdict):
-                    raise Rejected(answer)
-                out.append(answer.evidence)
+            answer = future.result()
+            if isinstance(answer, Verdict):
+                raise Rejected(answer)
+            out.append(answer.evidence)
         return tuple(out)
 
     # -------------------------------------------------------------------------------------------- cases

@@ -78,7 +78,10 @@ def _elements(kind: ir.Type) -> int:
 
 
 class Counts:
-    """Static counts of a kernel, per region and segment of it (before, between and after its `if`s)."""
+    """Static counts of a kernel, per region and segment of it (before, between and after its `if`s).
+
+    mma: (M, N, K) of the largest contraction; accumulator: elements of the largest result of one.
+    """
 
     def __init__(self, module: ir.Module) -> None:
         self.module = module
@@ -165,6 +168,11 @@ class Counts:
         (into.loads if load else into.stores)[origin] += moved  # type: ignore[assignment]
         if op.name not in ("load_view_tko", "store_view_tko"):
             into.lanes += 2 * _elements(tile)  # an address and an access each
+
+    @property
+    def accumulator_bytes(self) -> int:
+        """Bytes of the largest mma result: what has to fit the register file (or tensor memory)."""
+        return 4 * self.accumulator
 
     def loads(self, region: ir.Region) -> bool:
         """Whether the region itself loads, apart from the regions in it."""

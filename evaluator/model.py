@@ -7,11 +7,11 @@ names here are the names there.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evaluator.kernel import Kernel
 from evaluator.work import Work, count
 from kernels_generated.runtime.expr import Dims, evaluate
 from kernels_generated.runtime.plan import DTYPE_BITS, ArrayParameter, Fill, Launch, LaunchPlan
@@ -109,7 +109,7 @@ def modelled(
 
 
 def launch_work(launch: Launch, plan: LaunchPlan, bytecode: bytes, dims: Dims) -> Work:
-    """The work of one launch at ``dims``; parsed kernels are remembered."""
+    """The work of one launch at ``dims``."""
     arguments: list[int | float | bool | None] = []
     for parameter in launch.parameters:
         if isinstance(parameter, ArrayParameter):
@@ -120,16 +120,7 @@ def launch_work(launch: Launch, plan: LaunchPlan, bytecode: bytes, dims: Dims) -
         else:
             arguments.append(parameter.value)  # type: ignore[arg-type]
     grid = tuple(max(1, evaluate(g, dims)) for g in launch.grid)
-    return count(parsed(bytecode), arguments, (grid[0], grid[1], grid[2]))
-
-
-@functools.lru_cache(maxsize=256)
-def parsed(bytecode: bytes):  # type: ignore[no-untyped-def]  # -> evaluator.tileir.ir.Module
-    """The kernel's Tile IR."""
-    from evaluator.tileir.disassemble import disassemble
-    from evaluator.tileir.text import parse
-
-    return parse(disassemble(bytecode))
+    return count(Kernel.of(bytecode).counts, arguments, (grid[0], grid[1], grid[2]))
 
 
 @dataclass(frozen=True)

@@ -84,3 +84,24 @@ def _version(path: Path, _mtime_ns: int) -> str:
         said = (done.stderr or done.stdout).strip()[:200]
         raise EnvironmentLacks(f"{path} --version failed (exit {done.returncode}): {said}", MEND)
     return found.group(1)
+
+
+MAX_MESSAGE = 600  # characters of what a tool says that are kept
+_ERROR = re.compile(r"^(?P<where>.*?)\berror: (?P<said>.*)$", re.MULTILINE)
+_LINE = re.compile(r'loc\(".*?":(\d+):\d+\)|^[^"\s]+:(\d+):\d+')
+_ECHOES = ("failed to compile Tile IR program", "input does not correspond to Tile IR bytecode")
+
+
+def first_error(stderr: str) -> tuple[str, int | None]:
+    """What tileiras or tileirdisasm says first, without debug locations, and the candidate's line if it names one."""
+    first, line = "", None
+    for found in _ERROR.finditer(stderr):
+        where = _LINE.search(found["where"])
+        if where and line is None:
+            line = int(where[1] or where[2])
+        if not first and found["said"].strip() not in _ECHOES:
+            first = found["said"].strip()
+    if not first and _ECHOES[1] in stderr:
+        first = "the kernel's bytecode is damaged: " + _ECHOES[1]
+    printable = "".join(c if c.isprintable() else " " for c in first or stderr.strip())
+    return printable[:MAX_MESSAGE], line

@@ -35,9 +35,8 @@ class Work:
     mma: tuple[int, int, int] | None
 
 
-def count(module: ir.Module, arguments: Sequence[int | float | bool | None], grid: tuple[int, int, int]) -> Work:
-    """The work of launching ``module`` with flattened arguments (None for a pointer) on ``grid``."""
-    counts = Counts(module)
+def count(counts: Counts, arguments: Sequence[int | float | bool | None], grid: tuple[int, int, int]) -> Work:
+    """The work of launching the kernel of ``counts`` with flattened arguments (None for a pointer) on ``grid``."""
     blocks = math.prod(grid)
     totals = [_block(counts, arguments, at, grid) for at in _sample(grid)]
     mean = Totals(phases=0.0)
@@ -50,12 +49,6 @@ def count(module: ir.Module, arguments: Sequence[int | float | bool | None], gri
     average = sum(sizes) / len(sizes)
     longest = max(sizes) / average if average else 1.0
     return Work(blocks, mean, longest, counts.mma)
-
-
-def accumulator_bytes(module: ir.Module) -> int:
-    """Bytes of the largest mma result: what has to fit the register file (or tensor memory)."""
-    counts = Counts(module)
-    return 4 * counts.accumulator
 
 
 def _weight(t: Totals) -> float:

@@ -8,10 +8,9 @@ the same kernel gives the same cubin wherever it is assembled.
 from __future__ import annotations
 
 import math
-import re
 
 from evaluator import confine
-from evaluator.toolchain import Tool
+from evaluator.toolchain import Tool, first_error
 from knowledge_base.hints import classify
 from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
 
@@ -21,7 +20,6 @@ from .remarks import scalar_mma, summary
 
 OPTIONS = ("--opt-level=3", "--remarks=all", "--remark-format=yaml")
 MAX_BYTECODE = 16 << 20  # honest bytecodes are a few KiB
-MAX_MESSAGE = 600
 
 # An honest kernel takes 0.2 to 7 s of a processor and 120 to 200 MB; beyond a minute its tiles are far too large.
 SECONDS = 60.0
@@ -48,7 +46,7 @@ def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, seconds: float
     if done.breach == "time":
         message = f"the assembler ran longer than {seconds:g} s for {arch}: the tiles are too large"
         return _rejected(Status.TIMEOUT, message, error_class="compile-timeout")
-    message, line = clean(done.stderr_tail.decode(errors="replace"))
+    message, line = first_error(done.stderr_tail.decode(errors="replace"))
     if done.breach:
         ended = f"signal {-done.returncode}" if done.breach == "signal" else f"its limit of {done.breach}"
         said = f": {message}" if message else ""
@@ -92,26 +90,6 @@ def evidence(
         seconds=round(seconds, 3),
         remarks=remarks,
     )
-
-
-_ERROR = re.compile(r"^(?P<where>.*?)\berror: (?P<said>.*)$", re.MULTILINE)
-_LINE = re.compile(r'loc\(".*?":(\d+):\d+\)|^[^"\s]+:(\d+):\d+')
-_ECHOES = ("failed to compile Tile IR program", "input does not correspond to Tile IR bytecode")
-
-
-def clean(stderr: str) -> tuple[str, int | None]:
-    """tileiras' first error without its debug locations, and the candidate's line if it names one."""
-    first, line = "", None
-    for found in _ERROR.finditer(stderr):
-        where = _LINE.search(found["where"])
-        if where and line is None:
-            line = int(where[1] or where[2])
-        if not first and found["said"].strip() not in _ECHOES:
-            first = found["said"].strip()
-    if not first and _ECHOES[1] in stderr:
-        first = "the kernel's bytecode is damaged: " + _ECHOES[1]
-    printable = "".join(c if c.isprintable() else " " for c in first or stderr.strip())
-    return printable[:MAX_MESSAGE], line
 
 
 def _rejected(status: Status, message: str, line: int | None = None, error_class: str = "") -> Verdict:

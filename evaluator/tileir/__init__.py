@@ -1,6 +1,6 @@
 """CUDA Tile IR on the CPU: parser, lockstep machine, sanitizer.
 
-    program = load(bytecode)
+    program = evaluator.kernel.Kernel.of(bytecode).program
     report = run(program, (8, 1, 1), [Array(x, "f32", 0, (1024,), (1,)), Scalar("i32", 1024)])
 
 Candidate Python plays no part here: the input is Tile IR bytecode, the memory is the caller's torch tensors.
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import InvalidTileIR, TileIRError, Unsupported
-    from .execute import Argument, ArgumentError, Array, RunReport, Scalar, load, run
+    from .execute import Argument, ArgumentError, Array, RunReport, Scalar, run
     from .machine import StepLimit
     from .program import Program
     from .sanitizer import Finding, Sanitizer
 
 _HOME = {
     "errors": ("InvalidTileIR", "TileIRError", "Unsupported"),
-    "execute": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "load", "run"),
+    "execute": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "run"),
     "machine": ("StepLimit",),
     "program": ("Program",),
     "sanitizer": ("Finding", "Sanitizer"),
@@ -41,7 +41,6 @@ __all__ = [
     "StepLimit",
     "TileIRError",
     "Unsupported",
-    "load",
     "run",
 ]
 

@@ -1,33 +1,21 @@
-"""Bytecode to text by NVIDIA's ``tileirdisasm``, which also verifies it."""
+"""Bytecode to text by NVIDIA's ``tileirdisasm``, which also verifies it, under process limits."""
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from pathlib import Path
+from evaluator import confine
+from evaluator.toolchain import find, first_error
 
-from evaluator.toolchain import find
+from .errors import Unverified
 
-from .errors import InvalidTileIR
-
-TIMEOUT_S = 30.0
+SECONDS = 20.0
+LIMITS = confine.Limits(wall_s=SECONDS, cpu_s=int(SECONDS), memory_bytes=4 << 30)
 
 
 def disassemble(bytecode: bytes) -> str:
-    """The module's text with locations.  Raises InvalidTileIR where the tool refuses it, EnvironmentLacks without it.
-
-    Sets no resource limits.
-    """
-    with tempfile.TemporaryDirectory(prefix="tileir-") as folder:
-        path = Path(folder) / "module.tileirbc"
-        path.write_bytes(bytecode)
-        try:
-            done = subprocess.run(
-                [str(find("tileirdisasm")), "-g", str(path)], capture_output=True, timeout=TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise InvalidTileIR(f"the disassembler did not end within {TIMEOUT_S:.0f} s") from None
-    if done.returncode != 0:
-        message = done.stderr.decode("utf-8", "replace").replace(str(path), "module").strip()
-        raise InvalidTileIR(f"the disassembler refuses the module: {message[:2000]}")
-    return done.stdout.decode("utf-8", "replace")
+    """The module's text with locations.  Raises Unverified where the tool refuses it, EnvironmentLacks without it."""
+    done = confine.run([str(find("tileirdisasm")), "-g", "k.tileir"], limits=LIMITS, files={"k.tileir": bytecode})
+    if done.breach or done.returncode:
+        said, line = first_error(done.stderr_tail.decode(errors="replace"))
+        said = said or done.breach or f"exit code {done.returncode}"
+        raise Unverified(f"the kernel's Tile IR failed to verify: {said}", line=line)
+    return done.stdout.decode(errors="replace")

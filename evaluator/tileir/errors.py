@@ -6,11 +6,12 @@ from .ir import Location
 
 
 class TileIRError(ValueError):
-    """Base of what can be wrong with a module.  ``location`` is the Python place, where known."""
+    """Base of what can be wrong with a module.  ``location`` is the Python place and ``line`` its line, where known."""
 
-    def __init__(self, message: str, *, op: str = "", location: Location | None = None):
+    def __init__(self, message: str, *, op: str = "", location: Location | None = None, line: int | None = None):
         super().__init__(f"{message} ({location})" if location else message)
         self.op, self.location = op, location
+        self.line = location.line if location else line
 
 
 class Unsupported(TileIRError):
@@ -18,4 +19,8 @@ class Unsupported(TileIRError):
 
 
 class InvalidTileIR(TileIRError):
-    """Text that no Tile IR module has: malformed, or refused by the disassembler's verifier."""
+    """Text that no Tile IR module has."""
+
+
+class Unverified(InvalidTileIR):
+    """Bytecode that the disassembler's verifier refuses."""

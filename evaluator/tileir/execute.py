@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from . import ir
-from .disassemble import disassemble
 from .machine import AssertionFailure, Frame, Run, StepLimit, Stopped
 from .memory import Memory
 from .ops_shape import dense, storage_of
-from .program import Program, build
+from .program import Program
 from .promises import PassedArray
 from .sanitizer import Finding, Sanitizer
-from .text import parse
 
 # Lanes times elements of the largest tile: two megabytes of float32.  Larger batches fall out of the cache, smaller
 # ones pay for the interpreter (benchmarks/emulator.py).
@@ -64,14 +62,6 @@ class RunReport:
     limit: StepLimit | None = None
     findings: tuple[Finding, ...] = ()
     asserts: tuple[AssertionFailure, ...] = ()
-
-
-def load(bytecode: bytes, *, disassemble: Callable[[bytes], str] = disassemble) -> Program:
-    """A program from Tile IR bytecode.  Raises Unsupported and InvalidTileIR.
-
-    ``disassemble`` turns bytecode into text; pass a confined one for bytes from a stranger.
-    """
-    return build(parse(disassemble(bytecode)))
 
 
 # Bytes an element of a plan's dtype takes, and the Tile IR element it is.

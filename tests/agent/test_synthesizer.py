@@ -18,7 +18,7 @@ from evaluator.compare import Case, Errors, Failure, measure
 from evaluator.compile import compile_kernels
 from evaluator.execute import POISON_A, POISON_B, execute, poisoned
 from evaluator.inputs import draw
-from evaluator.tileir import load
+from evaluator.kernel import Kernel
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import chip
 from knowledge_base.errors import UserError
@@ -66,7 +66,7 @@ def error_of(task: Task, source: str, distribution: str = "normal") -> str:
     plan = traced(task, source)
     if isinstance(plan, Verdict):
         return "" if plan.status is Status.INFEASIBLE else f"{plan.status}: {plan.message} (line {plan.line})"
-    programs = {digest: load(bytecode) for digest, bytecode in plan.kernels.items()}
+    programs = {digest: Kernel.of(bytecode).program for digest, bytecode in plan.kernels.items()}
     dims = {**task.sizes, "num_sms": plan.num_sms}
     pooled: dict[str, Errors] = {}
     for seed in range(MOST_SEEDS):

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator import toolchain
 from evaluator.compile import Cache, Compiled, compile_kernels
-from evaluator.compile.assemble import clean
+from evaluator.toolchain import first_error
 from knowledge_base.chips import ARCHS, CHIPS
 from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Verdict
@@ -211,11 +211,11 @@ def test_errors_lose_their_debug_locations_and_keep_the_line():
         'line = 3, name = "mm", linkageName = "k">>: error: Incompatibility with architecture \'sm_80\': no f8\n'
         "error: failed to compile Tile IR program\n"
     )
-    assert clean(stderr) == ("Incompatibility with architecture 'sm_80': no f8", 4)
+    assert first_error(stderr) == ("Incompatibility with architecture 'sm_80': no f8", 4)
 
 
 def test_an_error_with_unprintable_bytes_stays_one_printable_line():
-    message, line = clean("error: function '\x1b[31m\ufffd' is odd\nerror: failed to compile Tile IR program\n")
+    message, line = first_error("error: function '\x1b[31m\ufffd' is odd\nerror: failed to compile Tile IR program\n")
     assert message.isprintable()
     assert line is None
 

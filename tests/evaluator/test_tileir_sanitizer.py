@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import emulator
-from evaluator.tileir import Array, Sanitizer, Scalar, load, run
+from evaluator.kernel import Kernel
+from evaluator.tileir import Array, Sanitizer, Scalar, run
 from evaluator.tileir.clocks import Clocks
 from evaluator.tileir.memory import Memory
 from evaluator.tileir.promises import PassedArray, _share
@@ -83,7 +84,7 @@ def test_an_array_argument_that_reaches_beyond_its_buffer_is_found():
         ct.store(y, (0,), ct.load(x, (0,), (8,)))
 
     x, y = torch.zeros(8), torch.zeros(8)
-    program = load(export(kernel, bind(kernel, (x, y), Memory()).parameters))
+    program = Kernel.of(export(kernel, bind(kernel, (x, y), Memory()).parameters)).program
     whole = Array(y, "f32", 0, (8,), (1,))
     assert run(program, (1, 1, 1), [Array(x, "f32", 0, (8,), (1,)), whole], sanitizer=Sanitizer()).findings == ()
     for offset, size in ((0, 9), (4, 8), (-1, 8)):
@@ -350,7 +351,7 @@ def test_a_failed_assertion_is_a_finding():
 def test_arguments_that_break_what_the_kernel_assumes_are_found():
     x, y = torch.zeros(64, 16), torch.zeros(64, 16)
     kernel = _tiles
-    program = load(export(kernel, bind(kernel, (x, y), Memory()).parameters))
+    program = Kernel.of(export(kernel, bind(kernel, (x, y), Memory()).parameters)).program
 
     def findings(tensor, **change):
         values = {"offset": 0, "shape": (64, 16), "strides": (16, 1)} | change
@@ -466,7 +467,7 @@ def test_scalars_are_passed_as_they_are():
         if c:
             ct.scatter(y, 0, a + ct.int32(b * 2))
 
-    program = load(export(kernel, bind(kernel, (y, 5, 1.5, True), Memory()).parameters))
+    program = Kernel.of(export(kernel, bind(kernel, (y, 5, 1.5, True), Memory()).parameters)).program
     arguments = [Array(y, "i32", 0, (4,), (1,)), Scalar("i32", 5), Scalar("f32", 1.5), Scalar("bool", True)]
     assert run(program, (1, 1, 1), arguments, sanitizer=Sanitizer()).findings == ()
     assert y[0] == 8

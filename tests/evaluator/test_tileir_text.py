@@ -231,7 +231,7 @@ def test_broken_text_is_refused(text):
 
 
 def test_bytes_that_are_no_bytecode_are_refused_by_the_disassembler():
-    with pytest.raises(InvalidTileIR, match="disassembler"):
+    with pytest.raises(InvalidTileIR, match="failed to verify"):
         disassemble(b"not bytecode")
 
 
