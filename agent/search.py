@@ -61,13 +61,14 @@ def standing(trial: Trial) -> str:
 
 def reason(trial: Trial) -> str:
     """Why a configuration is not simply ranked; empty if it is."""
-    spilled = max((e.spill_bytes for e in trial.evidence), default=0)
-    return {
-        "ranked": "",
-        "spills": f"{spilled} bytes of registers a thread are spilled",
-        "does-not-fit": "an SM cannot hold one block of it",
-        "pruned": trial.pruned,
-    }.get(standing(trial)) or (trial.verdict.message if trial.verdict else "")
+    match standing(trial):
+        case "spills":
+            return f"{max(e.spill_bytes for e in trial.evidence)} bytes of registers a thread are spilled"
+        case "does-not-fit":
+            return "an SM cannot hold one block of it"
+        case "infeasible" | "failed":
+            return trial.verdict.message if trial.verdict else ""
+    return trial.pruned
 
 
 @dataclass(frozen=True)
@@ -248,9 +249,9 @@ class _Search:
         from evaluator.kernel import Kernel
 
         size = max(Kernel.of(one.kernels[digest]).counts.accumulator_bytes for digest in one.plan.kernels)
-        return (
-            f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}" if size > REGISTER_FILE else ""
-        )
+        if size <= REGISTER_FILE:
+            return ""
+        return f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}"
 
     def ideal(self, one: Traced) -> float:
         """The modelled time with cubins that use few registers, no shared memory and the fastest instructions."""

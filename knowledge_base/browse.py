@@ -103,12 +103,18 @@ def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = ""
 def _trial(row: Row) -> Row:
     """A row with the fields of its trial's record that people ask for in place of the record."""
     record = row.pop("record")
-    verdict = record["verdict"] or {}
-    said = {name: verdict.get(name, "") for name in ("stage", "error_class", "message")}
     times = [m for m in record["measurements"] if (m["kind"], m["us"]) == (row["kind"], row["us"])]
     floor = times[0]["floor_us"] if times else None
     shown = {name: record[name] for name in ("configuration", "shape")}
-    return row | shown | said | {"kind": row["kind"] or None, "floor_us": floor, "general": _general(row, record)}
+    return (
+        row | shown | _said(record) | {"kind": row["kind"] or None, "floor_us": floor, "general": _general(row, record)}
+    )
+
+
+def _said(record: Row) -> Row:
+    """What the verdict says, empty before there is one."""
+    verdict = record["verdict"] or {}
+    return {name: verdict.get(name, "") for name in ("stage", "error_class", "message")}
 
 
 def _general(row: Row, record: Row) -> bool:
@@ -205,7 +211,7 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
         made = CANDIDATES.select().where(CANDIDATES.c.key == row["candidate"])
         ((candidate,), record) = listed(made), row.pop("record")
         mine = {"task": _task_name(connection, row["task"]), "candidate": candidate["digest"]}
-        return row | record | mine | {name: candidate[name] for name in ("proposer", "source")}
+        return row | record | _said(record) | mine | {name: candidate[name] for name in ("proposer", "source")}
     if kind == "kernel":
         shown = (t.key.label("evaluation"), t.chip, t.status, t.kind, t.us, t.created_at, t.record)
         tried = select(*shown).where(t.candidate == row["key"]).order_by(t.created_at).limit(200)

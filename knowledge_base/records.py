@@ -149,7 +149,7 @@ class Trial(Record):
     plans: tuple[str, ...] = ()
     # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.
     pruned: str = ""
-    # From the assembler: each kernel of the first plan.
+    # From the assembler: the kernels of the first plan at least.
     evidence: tuple[CompileEvidence, ...] = ()
     # From timers.
     measurements: tuple[Measurement, ...] = ()
@@ -169,7 +169,7 @@ class Trial(Record):
     def key(self) -> str:
         """Candidate × configuration × chip × shape × evaluator: one hash, the same on every machine."""
         what = (self.task, self.candidate.digest, self.configuration, self.chip, self.shape, self.evaluator)
-        return content_key("evaluation", *what)
+        return content_key("evaluation", *what)  # the first schema's word, so that keys of older bases stay
 
     @property
     def status(self) -> str:
@@ -208,10 +208,13 @@ class Trial(Record):
         """What this stored trial and a later look at the same thing say together.
 
         A verdict replaces none, and a definite one replaces an unsure one; nothing else undoes a verdict.  A model
-        gives one time (its version is part of the evaluator's), the first; measured times all stay.
+        gives one time (its version is part of the evaluator's), the first; measured times all stay.  Times of a launch
+        plan that is not the one which was judged are not mixed in.
         """
         whole = later if _certainty(later) > _certainty(self) else self
         other = self if whole is later else later
+        if whole.plans and other.plans and whole.plans[0] != other.plans[0]:
+            return whole
         modelled = any(m.kind == "modelled" for m in self.measurements)
         new = (m for m in later.measurements if m not in self.measurements)
         times = self.measurements + tuple(m for m in new if m.kind == "measured" or not modelled)

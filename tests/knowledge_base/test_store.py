@@ -153,6 +153,15 @@ def test_one_model_gives_one_time_and_a_gpu_gives_new_samples_every_time(store: 
     assert known.us == 69.0
 
 
+def test_the_time_of_another_plan_than_the_judged_one_is_not_believed(store: Store) -> None:
+    store.record([trial(64, plans=("ab" * 32, "cd" * 32), measurements=())])
+    store.record([trial(64, verdict=None, plans=("ef" * 32,), measurements=(modelled(1.0),))])
+    assert stored(store, trial(64)).measurements == ()
+    store.record([trial(64, verdict=None, plans=("ab" * 32,), measurements=(modelled(9.0),))])
+    known = stored(store, trial(64))
+    assert (known.us, known.plans) == (9.0, ("ab" * 32, "cd" * 32))
+
+
 def test_the_best_known_kernels_come_fastest_first_and_one_configuration_each(store: Store) -> None:
     other = CANDIDATE.model_copy(update={"source": "AXES = {}  # other\n"})
     wrong = Verdict(status=Status.WRONG, stage=Stage.COMPARE)
