@@ -144,13 +144,15 @@ class Store:
         that the trials name, by the SHA-256 of their bytes.
         """
         with self.database.write() as connection:
-            for candidate in {trial.candidate.digest: trial.candidate for trial in trials}.values():
+            for candidate in {(trial.task, trial.candidate.digest): trial.candidate for trial in trials}.values():
                 _once(connection, CANDIDATES, _candidate_row(candidate, run, ""))
             for trial in trials:
                 _record(connection, trial, run)
                 if run:
                     _attempt(connection, trial, run, move, reused)
             for key, content in (artifacts or {}).items():
+                # What is there under this key was damaged if it differs.
+                connection.execute(ARTIFACTS.delete().where(ARTIFACTS.c.key == key, ARTIFACTS.c.content != content))
                 _once(connection, ARTIFACTS, {"key": key, "content": content})
 
     def record_winner(self, run: str, trial: Trial, folder: str = "") -> None:
@@ -241,7 +243,8 @@ def _candidate_row(candidate: Candidate, run: str, prompt: str) -> dict[str, Any
 
 def _record(connection: Connection, trial: Trial, run: str) -> None:
     candidate = _candidate_key(trial.task, trial.candidate.digest)
-    (known,) = _read(connection, _RECORDS.where(TRIALS.c.key == trial.key)) or (None,)
+    mine = _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS)  # SQLite's writers take turns anyway
+    (known,) = _read(connection, mine) or (None,)
     whole = trial if known is None else known.merged(trial)
     if whole == known:
         return

@@ -194,6 +194,15 @@ def test_artifacts_come_back_by_their_hash_and_a_damaged_one_is_as_good_as_none(
     with store.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE artifacts SET content = x'00' WHERE key = '{bad}'")
     assert store.artifacts([good, bad, "0" * 64]) == {good: b"plan"}
+    store.record([trial()], artifacts={good: b"plan", bad: b"kernel"})  # judged again, as it could not be read back
+    assert store.artifacts([good, bad]) == {good: b"plan", bad: b"kernel"}
+
+
+def test_one_source_may_be_tried_on_several_tasks_at_once(store: Store) -> None:
+    other = Task(name="gelu_2", identity="2f" * 32, graph=TASK.graph)
+    store.record_tasks([other])
+    store.record([trial(), trial(candidate=CANDIDATE.model_copy(update={"task": other.identity}))])
+    assert (count(store, "candidates"), count(store, "trials")) == (2, 2)
 
 
 def test_a_winner_is_one_per_run_task_chip_and_shape(store: Store) -> None:
