@@ -72,6 +72,8 @@ def check(
     from knowledge_base.records import Candidate
     from knowledge_base.snf import task_named
 
+    from .conclude import artifacts
+
     device_for(device)
     chip = chip_for(gpu)
     source = read_source(file)
@@ -88,8 +90,7 @@ def check(
         trial, plans = judge(begin(candidate, task, chip, axes), task, chip, seed=seed, jobs=cores(), progress=progress)
     verdict = trial.verdict
     assert verdict is not None
-    kept = {key: data for traced in plans.values() for key, data in traced.artifacts.items()} if verdict.correct else {}
-    noted = note_of(task, [trial], db, kept)
+    noted = note_of(task, [trial], db, artifacts(trial, plans))
     document = {
         "task": task.name,
         "identity": task.identity,

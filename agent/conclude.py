@@ -25,8 +25,16 @@ def keep(context: Context, task: Task, trial: Trial, plans: Mapping[str, Traced]
     return place
 
 
+def artifacts(trial: Trial, plans: Mapping[str, Traced]) -> dict[str, bytes]:
+    """What is stored of a judged trial's plans, for :func:`recall`; nothing of one that is not correct."""
+    return {key: data for plan in plans.values() for key, data in plan.artifacts.items()} if trial.correct else {}
+
+
 def recall(store: Store, digests: Sequence[str]) -> dict[str, Traced]:
-    """The stored plans with these digests, with their bytecode; one that is not there whole is left out."""
+    """The stored plans with these digests, with their bytecode; one that is not there whole is left out.
+
+    They serve winners.  The judge needs what else a trace tells, so it never gets one of these.
+    """
     from evaluator.trace import Traced
     from kernels_generated.runtime.plan import loads
 

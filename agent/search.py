@@ -248,7 +248,7 @@ class _Search:
         """Why no chip can hold a kernel's accumulator; empty if one can."""
         from evaluator.kernel import Kernel
 
-        size = max(Kernel.of(one.kernels[digest]).counts.accumulator_bytes for digest in one.plan.kernels)
+        size = max((Kernel.of(one.kernels[digest]).counts.accumulator_bytes for digest in one.plan.kernels), default=0)
         if size <= REGISTER_FILE:
             return ""
         return f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}"

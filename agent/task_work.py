@@ -18,7 +18,7 @@ from knowledge_base.records import Candidate, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .check import error_ratio
-from .conclude import keep, operations, recall
+from .conclude import artifacts, keep, operations, recall
 from .context import Context, Stopped
 from .proposers.base import ProposalRequest
 from .ranking import rank, recorded, span
@@ -52,7 +52,8 @@ class TaskWork:
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
-        self.plans: dict[str, Traced] = {}  # what was traced or read back, by digest
+        self.traced: dict[str, Traced] = {}  # by digest: from searching, for the judge
+        self.plans: dict[str, Traced] = {}  # by digest: of correct trials, as judged or as read back
         self.general: Trial | None = None  # when done: the kernel that serves every size
         self.done = 0.0  # share of the task's work, for the bar
 
@@ -162,7 +163,7 @@ class TaskWork:
             seconds=seconds,
             progress=progress,
         )
-        self.plans |= found.plans
+        self.traced |= found.plans
         if found.verdict is not None:
             self.reject(candidate, found.verdict)
         return recorded(found.trials)
@@ -228,11 +229,10 @@ class TaskWork:
     def judge(self, trial: Trial, move: str) -> Trial:
         """The trial with its verdict, recorded."""
         self.fresh = True
-        traced = self.plans.get(trial.plans[0]) if trial.plans else None
+        traced = self.traced.get(trial.plans[0]) if trial.plans else None
         judged, plans = self.context.judges.judge(trial, self.task, self.context.chip, traced, self.context.seed)
         self.plans |= plans
-        kept = {key: data for plan in plans.values() for key, data in plan.artifacts.items()} if judged.correct else {}
-        self.context.store.record([judged], run=self.context.run, move=move, artifacts=kept)
+        self.context.store.record([judged], run=self.context.run, move=move, artifacts=artifacts(judged, plans))
         return judged
 
     def reject(self, candidate: Candidate, verdict: Verdict) -> None:

@@ -75,21 +75,15 @@ def attempts(
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
     """Winners, best first within task and chip.  ``status``: measured, modelled or promoted."""
     t, w = TRIALS.c, WINNERS.c
-    query = (
-        select(
-            CANDIDATES.c.digest.label("id"),
-            TASKS.c.name.label("task"),
-            CANDIDATES.c.proposer,
-            CANDIDATES.c.note,
-            t.key.label("evaluation"),
-            *(t.chip, t.status, t.kind, t.us, w.run_id, w.folder, w.promoted_at, w.created_at, t.record),
-        )
-        .select_from(WINNERS)
-        .join(TRIALS, t.key == w.trial)
-        .join(TASKS, TASKS.c.key == t.task)
-        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
-        .order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
-    )
+    query = _winners(
+        CANDIDATES.c.digest.label("id"),
+        CANDIDATES.c.proposer,
+        CANDIDATES.c.note,
+        t.key.label("evaluation"),
+        w.folder,
+        w.promoted_at,
+        w.created_at,
+    ).order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
     wanted = {"": None, "promoted": w.promoted_at != ""}
     query = _where(
         query, _task_keys(database, t.task, op), t.chip == gpu if gpu else None, wanted.get(status, t.kind == status)
@@ -100,25 +94,32 @@ def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = ""
     return list(found.values())[:limit]
 
 
+def _winners(*columns: Any) -> Any:
+    """Winners with their task's name, their run and their trial, for :func:`_trial`, and ``columns``."""
+    t = TRIALS.c
+    return (
+        select(TASKS.c.name.label("task"), WINNERS.c.run_id, t.chip, t.status, t.kind, t.us, t.record, *columns)
+        .select_from(WINNERS)
+        .join(TRIALS, t.key == WINNERS.c.trial)
+        .join(TASKS, TASKS.c.key == t.task)
+        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+    )
+
+
 def _trial(row: Row) -> Row:
     """A row with the fields of its trial's record that people ask for in place of the record."""
     record = row.pop("record")
     times = [m for m in record["measurements"] if (m["kind"], m["us"]) == (row["kind"], row["us"])]
     floor = times[0]["floor_us"] if times else None
     shown = {name: record[name] for name in ("configuration", "shape")}
-    return (
-        row | shown | _said(record) | {"kind": row["kind"] or None, "floor_us": floor, "general": _general(row, record)}
-    )
+    general = row["status"] == "correct" and not record["infeasible"]
+    return row | shown | _said(record) | {"kind": row["kind"] or None, "floor_us": floor, "general": general}
 
 
 def _said(record: Row) -> Row:
     """What the verdict says, empty before there is one."""
     verdict = record["verdict"] or {}
     return {name: verdict.get(name, "") for name in ("stage", "error_class", "message")}
-
-
-def _general(row: Row, record: Row) -> bool:
-    return row["status"] == "correct" and not record["infeasible"]
 
 
 def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
@@ -197,16 +198,7 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
         return [dict(r) for r in connection.execute(query).mappings()]
 
     t, w = TRIALS.c, WINNERS.c
-    best = (
-        select(
-            TASKS.c.name.label("task"), CANDIDATES.c.digest.label("kernel"), w.run_id, t.chip, t.status, t.kind, t.us
-        )
-        .add_columns(t.record)
-        .select_from(WINNERS)
-        .join(TRIALS, t.key == w.trial)
-        .join(TASKS, TASKS.c.key == t.task)
-        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
-    )
+    best = _winners(CANDIDATES.c.digest.label("kernel"))
     if kind == "evaluation":
         made = CANDIDATES.select().where(CANDIDATES.c.key == row["candidate"])
         ((candidate,), record) = listed(made), row.pop("record")
