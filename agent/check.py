@@ -133,10 +133,11 @@ def emulate(
     """
     import time
 
-    from evaluator.cases import Runner
+    from evaluator.cases import run_case
     from evaluator.compare import Failure, measure, summary
-    from evaluator.cover import dims
+    from evaluator.executable import Executable
     from evaluator.oracle import Oracle
+    from evaluator.rejection import Rejected
     from evaluator.trace import Request, trace
     from knowledge_base.records import Verdict
     from knowledge_base.snf import task_named
@@ -152,11 +153,12 @@ def emulate(
     with Oracle() as oracle:
         expected = oracle.expect(task, task.sizes, "normal", seed or 0)
     start = time.monotonic()
-    runner = Runner(task, [traced], source, start + EMULATE_SECONDS)
-    cases = runner.run(0, dims(task.sizes, chip), dict(task.sizes), "normal", expected, True, False)
+    executable = Executable.of_task(task, [traced], chip, start + EMULATE_SECONDS)
+    try:
+        cases = run_case(executable, task, dict(task.sizes), "normal", expected)
+    except Rejected as rejected:
+        return _stopped(rejected.verdict, source, document, as_json)
     seconds = time.monotonic() - start
-    if isinstance(cases, Verdict):
-        return _stopped(cases, source, document, as_json)
     figures: dict[str, dict[str, Any]] = {}
     for case in cases:
         errors = measure(case)
@@ -264,7 +266,7 @@ def note_of(task: Task, trials: Sequence[Trial], db: str | None, artifacts: Mapp
 
 
 def _stopped(verdict: Verdict, source: str, document: dict[str, Any], as_json: bool) -> int:
-    from evaluator.judge import finished
+    from evaluator.rejection import finished
 
     verdict = finished(verdict, source)  # the hint, and the text of its line
     if as_json:

@@ -6,27 +6,25 @@ at sizes that the target's own dimensions give.  The yardstick is eager PyTorch 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evaluator.cover import dims, text
-from evaluator.execute import POISON_A, POISON_B, Poison, execute, poisoned
-from evaluator.inputs import CONSTANT_INPUTS, distributions
-from evaluator.judge import EMULATION_SECONDS, Plans, Progress, Rejected, accept, finished, one_thread, wrong
+from evaluator.cover import confirm, cover
+from evaluator.examine import EMULATION_SECONDS, Examination
+from evaluator.executable import Executable, sizes_of
+from evaluator.judge import Plans
+from evaluator.rejection import Rejected, finished
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
-from kernels_generated.runtime.expr import evaluate, substitute
+from kernels_generated.runtime.expr import substitute
 from knowledge_base.records import Stage, Status, Trial, Verdict
-from knowledge_base.snf.graph import shape_at
-from knowledge_base.snf.task import Call, Decomposition, Task
+from knowledge_base.snf.task import Decomposition, Task
 
 if TYPE_CHECKING:
-    import torch
-
-    from evaluator.compare import Case, Errors, Place
-    from evaluator.oracle import Expected, Oracle
+    from evaluator.oracle import Oracle
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
 
@@ -44,7 +42,6 @@ def judge_composed(
     *,
     seed: int | None = None,
     oracle: Oracle | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Trial, Plans]:
     """Judges the target as ``winners`` (a correct trial by task identity) compute it.
 
@@ -56,160 +53,53 @@ def judge_composed(
 
     started = time.monotonic()
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-    owned = Oracle() if oracle is None else None
     whole = _as_task(decomposition)
-    composed = _Composed(decomposition, whole, winners, plans, chip)
     sizes = _sizes(whole, seed)
-    numbers: dict[str, Any] = {}
-    try:
-        with one_thread():
-            line = oracle or owned
-            assert line is not None
-            _judge(composed, sizes, seed, line, numbers, progress)
-        verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=numbers)
-    except Rejected as rejected:
-        verdict = finished(rejected.verdict, "")
-    finally:
-        if owned is not None:
-            owned.close()
+    known = {identity: [plans[p] for p in winner.plans if p in plans] for identity, winner in winners.items()}
+    added: Plans = {}
+    with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
+        try:
+            serving = _cover(decomposition, winners, known, sizes, chip)
+            added = {t.plan.digest: t for of, all_ in serving.items() for t in all_[len(known[of]) :]}
+            deadline = time.monotonic() + EMULATION_SECONDS
+            executable = Executable(decomposition.calls, decomposition.graph.outputs, serving, chip, deadline)
+            names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
+            examination = Examination(whole, executable, sizes, seed, asked, names=names, repeats=MAX_REPEATS)
+            examination.run()
+            verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=examination.numbers)
+        except Rejected as rejected:
+            verdict = finished(rejected.verdict, "")
     judged = trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
-    return judged, {t.plan.digest: t for t in composed.added}
+    return judged, added
 
 
-def _judge(
-    composed: _Composed, sizes: Sequence[Sizes], seed: int, oracle: Oracle, numbers: dict[str, Any], progress: Any
-) -> None:
-    from evaluator.compare import Errors, Failure, measure, place
-    from evaluator.oracle import composed_question
-
-    few = len(composed.decomposition.calls) <= FEW_CALLS
-    names = distributions(composed.decomposition.graph) if few else ("normal",)
-    ops = frozenset(node.op for node in composed.decomposition.graph.nodes)
-    normal: dict[Place, Errors] = {}
-    for i, name in enumerate(names):
-        if progress is not None:
-            progress("compose", i / len(names))
-        places = [(at, seed) for at in (sizes if name == "normal" else sizes[:1])]
-        elements = sum(output_elements(composed.whole, at) for at, _ in places)
-        while elements < ELEMENTS and len(places) < len(sizes) + MAX_REPEATS:
-            places.append((sizes[0], seed + len(places)))
-            elements += output_elements(composed.whole, sizes[0])
-        questions = [composed_question(composed.decomposition, at, name, s) for at, s in places]
-        measured: dict[str, list[tuple[Case, Errors]]] = {}
-        for q, expected in zip(questions, oracle.expect_all(questions), strict=True):
-            for case in composed.run(dict(q.sizes), name, expected, twice=q is questions[0] and name == "normal"):
-                errors = measure(case)
-                if isinstance(errors, Failure):
-                    raise Rejected(wrong(errors, None, ops))
-                measured.setdefault(case.output, []).append((case, errors))
-        if name == "normal":
-            for case, errors in (m for of_output in measured.values() for m in of_output):
-                normal[place(case)] = normal.get(place(case), Errors()) + errors
-        numbers[name] = accept(measured, ops, normal if name in CONSTANT_INPUTS else None)
-
-
-class _Composed:
-    """Runs the calls of a target; keeps plans traced anew."""
-
-    def __init__(
-        self,
-        decomposition: Decomposition,
-        whole: Task,
-        winners: Mapping[str, Trial],
-        plans: Mapping[str, Traced],
-        chip: Chip,
-    ) -> None:
-        self.decomposition, self.whole, self.winners, self.chip = decomposition, whole, winners, chip
-        self.added: list[Traced] = []
-        self.deadline = time.monotonic() + EMULATION_SECONDS
-        self._plans = {identity: [plans[p] for p in w.plans if p in plans] for identity, w in winners.items()}
-
-    def run(self, sizes: Sizes, distribution: str, expected: Expected, twice: bool) -> list[Case]:
-        """A case per output of the target.  Raises Rejected."""
-        from evaluator.cases import same_bits
-        from evaluator.compare import Case
-
-        results = self.once(sizes, expected, POISON_A, sanitize=twice)
-        if twice:
-            again = self.once(sizes, expected, POISON_B, sanitize=False)
-            for name, a, b in zip(self.decomposition.graph.outputs, results, again, strict=True):
-                if not same_bits(a, b):
-                    message = f"{name} depends on memory that nobody wrote ({text(sizes)})"
-                    raise Rejected(_unsafe("uninitialised", message))
-        return [
-            Case(t.name, t.dtype, distribution, sizes, got, reference, eager)
-            for t, got, reference, eager in zip(
-                self.whole.outputs, results, expected.reference, expected.eager, strict=True
-            )
-        ]
-
-    def once(self, sizes: Sizes, expected: Expected, poison: Poison, sanitize: bool) -> list[torch.Tensor]:
-        buffers = {name: value.clone() for name, value in expected.inputs.items()}
-        for number, call in enumerate(self.decomposition.calls):
-            self.call(number, call, sizes, buffers, poison, sanitize)
-        graph = self.decomposition.graph
-        return [buffers[name].reshape(shape_at(graph.value(name).shape, sizes)) for name in graph.outputs]
-
-    def call(
-        self,
-        number: int,
-        call: Call,
-        sizes: Sizes,
-        buffers: dict[str, torch.Tensor],
-        poison: Poison,
-        sanitize: bool,
-    ) -> None:
-        """One call: its results become buffers."""
-        from evaluator.cases import programs_of
-
-        at = {name: evaluate(expr, sizes) for name, expr in call.sizes} or dict(call.task.sizes)
-        place = f"call {number} ({call.task.name}, {text(at)})"
-        traced = self.plan(call.task, at, place)
-        programs = programs_of(traced)
-        if isinstance(programs, Verdict):
-            raise Rejected(programs)
-        given = {
-            t.name: buffers[b].reshape(shape_at(t.shape, at))
-            for t, b in zip(call.task.inputs, call.arguments, strict=True)
-        }
-        made = {t.name: poisoned(shape_at(t.shape, at), t.dtype, poison.output) for t in call.task.outputs}
-        done = execute(
-            traced.plan,
-            programs,
-            given | made,
-            dims(at, self.chip),
-            poison=poison,
-            sanitize=sanitize,
-            deadline=self.deadline,
-        )
-        if done.verdict is not None:
-            raise Rejected(done.verdict.model_copy(update={"message": f"{place}: {done.verdict.message}"}))
-        if done.findings:
-            worst = done.findings[0]
-            raise Rejected(_unsafe(worst.kind, f"{place}: {worst.message}", done.findings[:20]))
-        buffers.update(zip(call.results, made.values(), strict=True))
-
-    def plan(self, task: Task, at: Sizes, place: str) -> Traced:
-        """A plan of the task's winner that holds at ``at``, traced anew if none does."""
-        from evaluator.trace import Request, trace
-
-        known = self._plans[task.identity]
-        for traced in known:
-            if traced.plan.applies(dims(at, self.chip)):
-                return traced
-        winner = self.winners[task.identity]
-        answer = trace(winner.candidate.source, task, [Request(at, winner.configuration)], self.chip)[0]
-        if isinstance(answer, Verdict):
-            raise Rejected(answer.model_copy(update={"message": f"{place}: {answer.message}"}))
-        known.append(answer)
-        self.added.append(answer)
-        return answer
-
-
-def _unsafe(error_class: str, message: str, findings: Any = ()) -> Verdict:
-    return Verdict(
-        status=Status.UNSAFE, stage=Stage.EMULATE, error_class=error_class, message=message, findings=tuple(findings)
-    )
+def _cover(
+    decomposition: Decomposition,
+    winners: Mapping[str, Trial],
+    known: Mapping[str, Sequence[Traced]],
+    sizes: Sequence[Sizes],
+    chip: Chip,
+) -> dict[str, list[Traced]]:
+    """Plans by task identity for every call at every size, ``known`` ones first.  Raises Rejected."""
+    places: dict[str, list[Sizes]] = {}
+    for call in decomposition.calls:
+        mine = places.setdefault(call.task.identity, [])
+        mine += [at for at in (sizes_of(call, s) for s in sizes) if at not in mine]
+    out: dict[str, list[Traced]] = {}
+    for task in {call.task.identity: call.task for call in decomposition.calls}.values():
+        winner = winners[task.identity]
+        source, axes = winner.candidate.source, winner.configuration
+        try:
+            covered = cover(source, task, chip, axes, known[task.identity], places[task.identity])
+            if covered.infeasible:
+                raise Rejected(covered.infeasible[0][1])
+            confirm(source, task, chip, axes, covered, since=len(known[task.identity]))
+        except Rejected as rejected:
+            verdict = rejected.verdict
+            said = f"{task.name}: {verdict.message}"
+            raise Rejected(verdict.model_copy(update={"message": said})) from None
+        out[task.identity] = covered.plans
+    return out
 
 
 # ---------------------------------------------------------------------------------------------------- sizes

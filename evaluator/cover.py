@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from evaluator.rejection import Rejected
 from evaluator.sizes import Sizes
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.task import Task
@@ -28,6 +29,10 @@ class Cover:
     chosen: list[tuple[Sizes, int]] = field(default_factory=list)
     infeasible: list[tuple[Sizes, Verdict]] = field(default_factory=list)
 
+    def serving(self, dims: Sizes) -> int | None:
+        """The index of the first plan whose guards hold."""
+        return next((i for i, traced in enumerate(self.plans) if traced.plan.applies(dims)), None)
+
 
 def dims(sizes: Mapping[str, int], chip: Chip) -> Sizes:
     """The names a plan's expressions may use, with their values."""
@@ -35,45 +40,51 @@ def dims(sizes: Mapping[str, int], chip: Chip) -> Sizes:
 
 
 def cover(
-    source: str, task: Task, chip: Chip, axes: Mapping[str, Any], first: Traced, sizes: Sequence[Sizes]
-) -> Cover | Verdict:
-    """Finds a plan for every size of ``sizes``, starting with ``first``; a Verdict where launch fails at one."""
+    source: str, task: Task, chip: Chip, axes: Mapping[str, Any], known: Sequence[Traced], sizes: Sequence[Sizes]
+) -> Cover:
+    """Finds a plan for every size of ``sizes``, among ``known`` or traced anew.  Raises Rejected where launch fails."""
     from evaluator.trace import Request, trace
 
-    out = Cover([first])
-    missing = [s for s in sizes if not first.plan.applies(dims(s, chip))]
+    out = Cover(list(known))
+    missing = [s for s in sizes if out.serving(dims(s, chip)) is None]
     answers = trace(source, task, [Request(s, axes, "general") for s in missing], chip) if missing else []
     for at, answer in zip(missing, answers, strict=True):
         if isinstance(answer, Verdict):
             if answer.status is not Status.INFEASIBLE:
-                return answer.model_copy(update={"message": f"at {text(at)}: {answer.message}"})
+                raise Rejected(answer.model_copy(update={"message": f"at {text(at)}: {answer.message}"}))
             out.infeasible.append((at, answer))
-        elif not any(t.plan.applies(dims(at, chip)) for t in out.plans):
+        elif out.serving(dims(at, chip)) is None:
             if not answer.plan.applies(dims(at, chip)):
                 guard = answer.plan.failing_guard(dims(at, chip))
-                return launch_changes(f"traced at {text(at)} the plan has a guard that is false there: {guard}")
+                said = f"traced at {text(at)} the plan has a guard that is false there: {guard}"
+                raise Rejected(launch_changes(said))
             out.plans.append(answer)
     refused = [at for at, _ in out.infeasible]
     for at in sizes:
         if at not in refused:
-            out.chosen.append((at, next(i for i, t in enumerate(out.plans) if t.plan.applies(dims(at, chip)))))
+            index = out.serving(dims(at, chip))
+            assert index is not None
+            out.chosen.append((at, index))
     return out
 
 
-def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covered: Cover) -> Verdict | None:
-    """Traces every covered size with plain integers in a child of its own; a Verdict where the launches differ."""
+def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covered: Cover, since: int = 0) -> None:
+    """Traces every covered size with plain integers in a child of its own.  Raises Rejected where the launches differ.
+
+    ``since``: sizes that an earlier plan serves are left out.
+    """
     from evaluator.trace import Request, same_launches, trace
 
-    requests = [Request(at, axes, "concrete") for at, _ in covered.chosen]
-    answers = trace(source, task, requests, chip) if requests else []
-    for (at, index), answer in zip(covered.chosen, answers, strict=True):
+    chosen = [(at, index) for at, index in covered.chosen if index >= since]
+    answers = trace(source, task, [Request(at, axes, "concrete") for at, _ in chosen], chip) if chosen else []
+    for (at, index), answer in zip(chosen, answers, strict=True):
         if isinstance(answer, Verdict):
             said = f"at {text(at)}, with plain integers, {answer.message}"
-            return answer.model_copy(update={"message": said})
+            raise Rejected(answer.model_copy(update={"message": said}))
         difference = same_launches(covered.plans[index], dims(at, chip), answer)
         if difference is not None:
-            return launch_changes(f"at {text(at)}, with plain integers, launch makes other launches: {difference}")
-    return None
+            said = f"at {text(at)}, with plain integers, launch makes other launches: {difference}"
+            raise Rejected(launch_changes(said))
 
 
 def launch_changes(message: str) -> Verdict:

@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluator.cover import text
 from evaluator.inputs import torch_dtype
+from evaluator.rejection import reject
 from kernels_generated.runtime.expr import ExprError, evaluate
 from kernels_generated.runtime.plan import (
     DTYPE_BITS,
@@ -28,7 +30,7 @@ from kernels_generated.runtime.plan import (
     LaunchPlan,
     View,
 )
-from knowledge_base.records import Finding, Stage, Status, Verdict
+from knowledge_base.records import Finding, Status
 
 if TYPE_CHECKING:
     import torch
@@ -57,25 +59,6 @@ POISON_A = Poison(5.0, 5.0, 5.0)
 POISON_B = Poison(-48.0, -48.0, -48.0)
 
 
-@dataclass(frozen=True)
-class Execution:
-    """What a plan did.  ``verdict``: why it was refused or stopped; the buffers are then half done."""
-
-    findings: tuple[Finding, ...] = ()
-    verdict: Verdict | None = None
-    blocks: int = 0
-
-
-class _Refused(Exception):
-    def __init__(self, verdict: Verdict):
-        super().__init__(verdict.message)
-        self.verdict = verdict
-
-
-def _refuse(status: Status, error_class: str, message: str, **more: Any) -> _Refused:
-    return _Refused(Verdict(status=status, stage=Stage.EMULATE, error_class=error_class, message=message, **more))
-
-
 def poisoned(shape: tuple[int, ...], dtype: str, value: float) -> torch.Tensor:
     """A fresh tensor whose every element is the poison (bool: its sign; integers: the nearest they can hold)."""
     import torch
@@ -98,14 +81,14 @@ def execute(
     poison: Poison = POISON_A,
     sanitize: bool = True,
     deadline: float | None = None,
-) -> Execution:
+) -> tuple[Finding, ...]:
     """Runs every step of ``plan`` at ``sizes`` (which include num_sms where the plan uses it).
 
     ``programs``: by kernel hash.  ``buffers``: every argument but the workspaces, contiguous, in its dtype and shape;
-    outputs change in place.  ``deadline`` is a ``time.monotonic()`` value.
+    outputs change in place.  ``deadline`` is a ``time.monotonic()`` value.  Returns what the sanitizer found.  Raises
+    Rejected where the plan is refused or a launch is stopped; the buffers are then half done.
     """
     findings: list[Finding] = []
-    blocks = 0
     watcher = _sanitizer() if sanitize else None  # one for all launches: buffers keep their addresses
     try:
         memory = dict(buffers) | _workspaces(plan, sizes, poison.workspace)
@@ -116,17 +99,11 @@ def execute(
                 _fill(memory[step.argument], step.value)
                 continue
             grid, arguments = bind(plan, step, memory, sizes, index)
-            blocks += math.prod(grid)
             findings += _launch(programs[step.kernel], grid, arguments, memory, poison, watcher, deadline, index)
             index += 1
-    except _Refused as refused:
-        return Execution(tuple(findings), refused.verdict, blocks)
     except ExprError as error:
-        verdict = Verdict(
-            status=Status.INVALID, stage=Stage.EMULATE, error_class="plan-expression", message=f"the plan: {error}"
-        )
-        return Execution(tuple(findings), verdict, blocks)
-    return Execution(tuple(findings), None, blocks)
+        raise reject(Status.INVALID, "plan-expression", f"the plan: {error}") from None
+    return tuple(findings)
 
 
 def _launch(
@@ -142,7 +119,7 @@ def _launch(
     from evaluator.tileir import ArgumentError, Unsupported, run
 
     if deadline is not None and time.monotonic() > deadline:
-        raise _refuse(Status.TIMEOUT, "too-slow", f"the time allowed was over before launch {index}")
+        raise reject(Status.TIMEOUT, "too-slow", f"the time allowed was over before launch {index}")
     try:
         report = run(
             program,
@@ -155,15 +132,15 @@ def _launch(
             write=_quiet,
         )
     except ArgumentError as error:
-        raise _refuse(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
+        raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
     except Unsupported as error:
-        raise _refuse(Status.UNSUPPORTED, "emulator-lacks-op", str(error)) from None
+        raise reject(Status.UNSUPPORTED, "emulator-lacks-op", str(error)) from None
     if report.asserts:
         message = f"launch {index}: an assertion of the kernel failed: {report.asserts[0]}"
-        raise _refuse(Status.CRASH, "device-assert", message)
+        raise reject(Status.CRASH, "device-assert", message)
     if report.limit is not None:
         line = getattr(report.limit.location, "line", None)
-        raise _refuse(Status.TIMEOUT, "endless-loop", f"launch {index}: {report.limit.message}", line=line)
+        raise reject(Status.TIMEOUT, "endless-loop", f"launch {index}: {report.limit.message}", line=line)
     return [_record(found, index) for found in report.findings]
 
 
@@ -202,12 +179,12 @@ def _workspaces(plan: LaunchPlan, sizes: Mapping[str, int], poison: float) -> di
             continue
         shape = tuple(evaluate(s, sizes) for s in argument.shape)
         if any(s < 0 for s in shape):
-            raise _refuse(Status.INVALID, "workspace-size", f"workspace {argument.name} has the shape {shape}")
+            raise reject(Status.INVALID, "workspace-size", f"workspace {argument.name} has the shape {shape}")
         total += argument.nbytes(sizes)
         if total > MAX_WORKSPACE_BYTES:
             limit = MAX_WORKSPACE_BYTES / 2**30
-            message = f"workspaces of {total / 2**30:.1f} GiB at {_text(sizes)}: more than {limit:.0f} GiB"
-            raise _refuse(Status.INVALID, "workspace-size", message)
+            message = f"workspaces of {total / 2**30:.1f} GiB at {text(sizes)}: more than {limit:.0f} GiB"
+            raise reject(Status.INVALID, "workspace-size", message)
         out[argument.name] = poisoned(shape, argument.dtype, poison)
     return out
 
@@ -217,8 +194,8 @@ def _check_shapes(plan: LaunchPlan, memory: Mapping[str, torch.Tensor], sizes: M
         shape = tuple(evaluate(s, sizes) for s in argument.shape)
         if argument.name not in memory or tuple(memory[argument.name].shape) != shape:
             has = tuple(memory[argument.name].shape) if argument.name in memory else "no such buffer"
-            message = f"the plan takes {argument.name} as {shape}, the task has {has} at {_text(sizes)}"
-            raise _refuse(Status.INVALID, "plan-arguments", message)
+            message = f"the plan takes {argument.name} as {shape}, the task has {has} at {text(sizes)}"
+            raise reject(Status.INVALID, "plan-arguments", message)
 
 
 def _fill(tensor: torch.Tensor, value: float | int) -> None:
@@ -236,10 +213,10 @@ def bind(
     x, y, z = (evaluate(g, sizes) for g in launch.grid)
     grid = (x, y, z)
     if not all(1 <= g <= MAX_GRID for g in grid):
-        raise _refuse(Status.INVALID, "grid-range", f"launch {index}: the grid {grid} at {_text(sizes)}")
+        raise reject(Status.INVALID, "grid-range", f"launch {index}: the grid {grid} at {text(sizes)}")
     if math.prod(grid) > MAX_BLOCKS:
-        message = f"launch {index}: {math.prod(grid)} blocks at {_text(sizes)}, more than {MAX_BLOCKS}"
-        raise _refuse(Status.TIMEOUT, "too-many-blocks", message)
+        message = f"launch {index}: {math.prod(grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
+        raise reject(Status.TIMEOUT, "too-many-blocks", message)
     arguments: list[Array | Scalar] = []
     arrays: list[tuple[int, Array]] = []
     for position, parameter in enumerate(launch.parameters):
@@ -250,7 +227,7 @@ def bind(
         elif parameter.dtype in ("i32", "i64"):
             value = evaluate(parameter.value, sizes)  # type: ignore[arg-type]
             if not -(INT32_MAX + 1) <= value <= INT32_MAX and parameter.dtype == "i32":
-                raise _refuse(Status.INVALID, "index-range", f"launch {index}: scalar {value} does not fit int32")
+                raise reject(Status.INVALID, "index-range", f"launch {index}: scalar {value} does not fit int32")
             arguments.append(Scalar(parameter.dtype, value))
         else:
             arguments.append(Scalar(parameter.dtype, parameter.value))  # type: ignore[arg-type]
@@ -276,12 +253,12 @@ def _array(
     have = memory[view.argument].numel() * memory[view.argument].element_size()
     where = f"launch {launch}: the view of {view.argument} {shape} with strides {strides} at offset {offset}"
     if offset < 0 or any(s < 0 for s in shape) or any(s < 0 for s in strides):
-        raise _refuse(Status.UNSAFE, "view-outside", f"{where} is negative")
+        raise reject(Status.UNSAFE, "view-outside", f"{where} is negative")
     reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1 if math.prod(shape) else 0
     if reach * size > have:
-        raise _refuse(Status.UNSAFE, "view-outside", f"{where} ends {reach * size - have} bytes behind the argument")
+        raise reject(Status.UNSAFE, "view-outside", f"{where} ends {reach * size - have} bytes behind the argument")
     if index_type == "i32" and any(n > INT32_MAX for n in (*shape, *strides)):
-        raise _refuse(Status.INVALID, "index-range", f"{where} does not fit int32")
+        raise reject(Status.INVALID, "index-range", f"{where} does not fit int32")
     return Array(view.argument, view.dtype, offset, shape, strides, index_type)
 
 
@@ -306,7 +283,7 @@ def _check_overlap(
             )
             element = shared // (DTYPE_BITS[a.dtype] // 8)
             finding = Finding(kind="aliasing", message=message, launch=launch, buffer=str(a.buffer), element=element)
-            raise _refuse(Status.UNSAFE, "aliasing", message, findings=(finding,))
+            raise reject(Status.UNSAFE, "aliasing", message, findings=(finding,))
 
 
 def _shared_byte(a: Array, b: Array, buffer: torch.Tensor) -> int | None:
@@ -324,7 +301,3 @@ def _shared_byte(a: Array, b: Array, buffer: torch.Tensor) -> int | None:
         marks.append(touched)
     both = marks[0] & marks[1]
     return int(torch.nonzero(both)[0]) if bool(both.any()) else None
-
-
-def _text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.snf.graph import Graph
-from knowledge_base.snf.task import Decomposition, Task
+from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -61,14 +61,8 @@ class Expected:
 
 
 def question(task: Task, sizes: Mapping[str, int], distribution: str, seed: int) -> Question:
-    """The question about one task."""
+    """The question about a task, or about a whole target in the form of one."""
     return Question(task.graph, tuple(sorted(sizes.items())), distribution, seed, task.precision)
-
-
-def composed_question(decomposition: Decomposition, sizes: Mapping[str, int], distribution: str, seed: int) -> Question:
-    """The question about a whole target, in the precision that its specification asks for."""
-    graph = decomposition.graph
-    return Question(graph, tuple(sorted(sizes.items())), distribution, seed, graph.precision)
 
 
 class Oracle:

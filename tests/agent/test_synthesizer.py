@@ -19,6 +19,7 @@ from evaluator.compile import compile_kernels
 from evaluator.execute import POISON_A, POISON_B, execute, poisoned
 from evaluator.inputs import draw
 from evaluator.kernel import Kernel
+from evaluator.rejection import Rejected
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import chip
 from knowledge_base.errors import UserError
@@ -77,11 +78,12 @@ def error_of(task: Task, source: str, distribution: str = "normal") -> str:
         for poison in (POISON_A, POISON_B):
             outputs = {t.name: poisoned(shape_at(t.shape, task.sizes), t.dtype, poison.output) for t in task.outputs}
             given = {name: value.clone() for name, value in inputs.items()}
-            done = execute(plan.plan, programs, given | outputs, dims, poison=poison)
-            if done.verdict is not None:
-                return done.verdict.message
-            if done.findings:
-                return f"{done.findings[0].kind}: {done.findings[0].message}"
+            try:
+                findings = execute(plan.plan, programs, given | outputs, dims, poison=poison)
+            except Rejected as rejected:
+                return rejected.verdict.message
+            if findings:
+                return f"{findings[0].kind}: {findings[0].message}"
             if any(
                 not torch.equal(given[n].view(torch.uint8), inputs[n].view(torch.uint8))
                 for n in inputs

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.cases import Runner
-from evaluator.judge import Rejected, _Judging, judge
+from evaluator.judge import _Judging, judge
 from evaluator.oracle import Oracle
+from evaluator.rejection import Rejected
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Trial, Verdict
@@ -198,19 +198,17 @@ class Bench:
     """Judges one traced candidate again and again on other inputs, without tracing it again."""
 
     def __init__(self, text: str, task: Task, oracle: Oracle) -> None:
-        self.judging = _Judging(trial(text, task), task, CHIP, 1, oracle, 1, None)
-        self.judging.trace(None)
-        covered = self.judging.covered
-        assert covered is not None
-        self.runner = Runner(task, covered.plans, text, time.monotonic() + 600)
-        self.plan_of = {tuple(sorted(at.items())): index for at, index in covered.chosen}
+        judging = _Judging(trial(text, task), task, CHIP, 1, lambda stage, share: None)
+        judging.trace(None, 1)
+        self.examination = judging.examination(1, oracle)
+        self.examination.executable.deadline = time.monotonic() + 600
 
     def accepted(self, seed: int, names: tuple[str, ...]) -> bool:
-        self.judging.seed = seed
-        self.judging.normal.clear()
+        self.examination.seed = seed
+        self.examination.normal.clear()
         try:
             for number, name in enumerate(names):
-                self.judging.distribution(name, number, self.runner, self.plan_of)
+                self.examination.distribution(name, number)
         except Rejected:
             return False
         return True

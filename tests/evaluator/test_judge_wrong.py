@@ -299,7 +299,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.cases.LAUNCH_SECONDS", 1.5)
+    monkeypatch.setattr("evaluator.executable.LAUNCH_SECONDS", 1.5)
     wrong = WRONG[name]
     verdict = judged(oracle, wrong.task, wrong.text())
     told = f"{verdict.status} {verdict.error_class}: {verdict.message}"
