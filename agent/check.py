@@ -112,7 +112,8 @@ def check(
     else:
         print_verdict(err, verdict)
         judged = f"judged at {len(trial.judged)} sizes, {len(plans)} plan{'s' if len(plans) != 1 else ''}"
-        err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s", style="dim")
+        held = f", contained: {verdict.contained.value}" if verdict.contained else ""
+        err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")
     if noted:
         print(noted, file=sys.stderr)
     return EXIT_DONE if verdict.correct else EXIT_REJECTED

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from knowledge_base.errors import EXIT_DONE, EXIT_ENVIRONMENT, UserError
 
-NOTICE = "Candidate code is limited, not sandboxed: it can read and write your files."
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -44,6 +42,7 @@ def findings(db: str | None) -> list[Finding]:
         lambda: _tool("ptxas"),
         _tilegym,
         _gpu,
+        _containment,
         _key,
         lambda: _database(db),
     )
@@ -52,13 +51,15 @@ def findings(db: str | None) -> list[Finding]:
 
 def doctor(db: str | None, as_json: bool) -> int:
     """Prints the findings; exit 3 if something that is needed is missing."""
+    from evaluator.containment import containment
+
     from .console import console, emit, table
 
-    found = findings(db)
+    found, notice = findings(db), containment().says
     missing = [f for f in found if f.state == "missing"]
     code = EXIT_ENVIRONMENT if missing else EXIT_DONE
     if as_json:
-        emit({"findings": [asdict(f) for f in found], "notice": NOTICE, "ready": not missing})
+        emit({"findings": [asdict(f) for f in found], "notice": notice, "ready": not missing})
         return code
     from rich.markup import escape
 
@@ -71,7 +72,7 @@ def doctor(db: str | None, as_json: bool) -> int:
     out = console()
     out.print(made)
     out.print()
-    out.print(NOTICE)
+    out.print(notice)
     if missing:
         out.print(f"Missing: {', '.join(f.name for f in missing)}. The arrows say what mends each.")
     else:
@@ -142,6 +143,18 @@ def _gpu() -> Finding:
         return Finding("GPU", "without", says)
     derived = ", figures derived from the driver" if chip.derived else ""
     return Finding("GPU", "ok", f"{chip.product} ({chip.arch}, {chip.sm_count} SMs{derived}); times are modelled")
+
+
+def _containment() -> Finding:
+    from evaluator.containment import containment
+    from knowledge_base.records import Level
+
+    held = containment()
+    if held.level is Level.LIMITED:
+        return Finding("containment", "without", f"{held.level.value}: {held.why}", held.mend)
+    return Finding(
+        "containment", "ok", f"{held.level.value}: the kernel refuses what a candidate does not need (seccomp)"
+    )
 
 
 def _key() -> Finding:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evaluator.containment import containment
+
 from .console import pairs, table, us
-from .doctor import NOTICE
 from .summary import RunSummary, TaskResult
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def markdown(summary: RunSummary, versions: dict[str, str]) -> str:
         "",
         *summary.notes,
         "",
-        NOTICE,
+        containment().says,
     ]
     return "\n".join(lines).rstrip() + "\n"
 

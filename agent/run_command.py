@@ -9,7 +9,6 @@ from typing import Any
 from knowledge_base.errors import EXIT_INTERRUPTED, UserError
 
 from .console import console, emit
-from .doctor import NOTICE
 from .machine import chip_for, device_for
 from .progress import Bars, Lines, Progress
 from .proposers.choose import choose
@@ -33,6 +32,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
+    from evaluator.containment import containment
     from knowledge_base.store import Store
 
     from . import run as loop
@@ -63,13 +63,15 @@ def run(
         begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
         run_id, asked, chip, graph, folder = begun
         choice = choose(asked.proposer, asked.model)
+        held = containment()
         progress, shown = _progress(err)
         try:
             with shown:
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
                 progress.say(f"kernels by the {choice.name}: {choice.why}")
+                progress.say(f"candidates are contained: {held.level.value}{held.short_of}")
                 if choice.name != "synthesizer":
-                    progress.say(NOTICE)
+                    progress.say(held.says)
                 summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress)
         except KeyboardInterrupt:
             err.print(

@@ -1,14 +1,15 @@
 """Runs a program that may be hostile: its own directory, a cleared environment, limits, and an end for its whole tree.
 
-This limits; it does not sandbox: the program runs as the same user and can read and write that user's files.
-Namespaces and seccomp have one place to go, ``_isolate`` in :mod:`evaluator.warden`.  Used for candidates
-(:func:`python_child`) and for the assembler and disassembler, which read bytes that a candidate made.
+The kernel refuses it what :mod:`evaluator.containment` says; it runs as the same user and can read and write that
+user's files.  Used for candidates (:func:`python_child`) and for the assembler and disassembler, which read bytes that
+a candidate made.
 
 A run costs about three milliseconds beside the program's own time.  Safe to call from several threads at once.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -26,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from evaluator.containment import containment
+
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 class Limits:
     """What a run may use; ``memory_bytes`` (address space), ``cpu_s`` and ``file_bytes`` hold for each process of it.
 
-    ``output_bytes`` bounds standard output and, apart from it, standard error; ``processes`` counts the whole tree.
+    ``output_bytes`` bounds standard output and, apart from it, standard error.  ``processes`` counts the whole tree,
+    threads included: a watcher that looks every 20 ms ends the run; where it is 1 the kernel refuses a user the second.
     """
 
     wall_s: float = 60.0
@@ -90,11 +94,14 @@ def run(
                 "env": {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", **(env or {})},
                 "wall_s": limits.wall_s,
                 "processes": limits.processes,
+                "filter": base64.b64encode(containment().program).decode(),
                 "rlimits": {
                     "RLIMIT_CPU": limits.cpu_s,
                     "RLIMIT_AS": limits.memory_bytes,
                     "RLIMIT_FSIZE": limits.file_bytes,
                     "RLIMIT_CORE": 0,
+                    # How many more this user may start; it does not bind root.
+                    **({"RLIMIT_NPROC": 0} if limits.processes == 1 else {}),
                 },
             }
             outcome = _supervised(job, source, limits)
@@ -114,9 +121,14 @@ def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[st
     ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that
     keeps the child's imports to what it needs.
     """
-    paths = [str(ROOT), *(p for p in sys.path if _holds_packages(Path(p)))]
-    argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, json.dumps(paths), json.dumps(list(bare))]
-    return run(argv, stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+    packages = [p for p in sys.path if _holds_packages(Path(p))]
+    return run(_python(module, packages, bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+
+
+def _python(module: str, packages: Sequence[str], bare: Sequence[str], *arguments: str) -> list[str]:
+    """The command for ``main()`` of one of our own modules; ``packages`` are folders to import from, beside ours."""
+    paths = json.dumps([str(ROOT), *packages])
+    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, paths, json.dumps(list(bare)), *arguments]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -127,7 +139,7 @@ def _holds_packages(folder: Path) -> bool:
 _BOOTSTRAP = """
 import sys, json
 module, paths, bare = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-del sys.argv[1:]
+del sys.argv[1:4]
 sys.path[:] = [p for p in sys.path if p] + paths
 from types import ModuleType
 for name in bare:
@@ -189,9 +201,8 @@ class _Warden:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        script = str(Path(__file__).with_name("warden.py"))
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", script, str(theirs.fileno())],
+            _python("evaluator.warden", (), ("evaluator",), str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from evaluator.containment import containment
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 
@@ -22,12 +23,14 @@ def reject(status: Status, error_class: str, message: str, **more: Any) -> Rejec
 
 
 def finished(verdict: Verdict, source: str) -> Verdict:
-    """The verdict with the error table's hint and, out of the candidate's ``source``, the text of its line."""
+    """The verdict with the error table's hint, its line's text out of ``source``, and what held the candidate."""
     error_class, hint = classify(verdict.status, verdict.message, verdict.error_class)
     lines = source.splitlines()
     line = verdict.line
     if line is None and verdict.findings:
         line = verdict.findings[0].line
     said = lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
-    changes = {"error_class": error_class, "hint": verdict.hint or hint, "line": line, "source": said}
+    changes: dict[str, Any] = {"error_class": error_class, "hint": verdict.hint or hint, "line": line, "source": said}
+    if verdict.stage is not Stage.STATIC:
+        changes["contained"] = containment().level
     return verdict.model_copy(update=changes)

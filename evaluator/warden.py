@@ -1,6 +1,6 @@
 """The warden: a small process that starts confined programs and ends their whole process trees.
 
-Run as a script by :mod:`evaluator.confine`, one per process that confines anything, and never imported by it.  A child
+Started by :mod:`evaluator.confine`, one per process that confines anything, and never imported by it.  A child
 subreaper adopts every orphan below it, so a program that detaches (``setsid``, double fork) is still found and killed;
 doing that in the caller would adopt orphans of its other children, and forking the caller (threads, gigabytes) would
 cost tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
@@ -12,8 +12,8 @@ line to the leash.  The leash closing means that the caller gave up or died: the
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -25,16 +25,15 @@ import sys
 import time
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-PR_SET_NO_NEW_PRIVS = 38
+from evaluator.lockdown import adopt_orphans, drop_capabilities, no_new_privileges, refuse
+
 MAX_MESSAGE = 1 << 16
 WATCH_S = 0.02  # how often the number of processes is looked at
 
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
 
-
-def main(control: int) -> None:
-    """Serves runs until the caller's end of the socket closes."""
+def main() -> None:
+    """Serves runs until the caller's end of the socket, whose descriptor is the first argument, closes."""
+    control = int(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it closes the leashes
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
     gc.disable()
@@ -56,7 +55,7 @@ def main(control: int) -> None:
 
 def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     start = time.monotonic()
     first_pid = _latest_pid()
     pid = os.fork()
@@ -87,7 +86,7 @@ def _become(job: dict[str, Any], stdin: int, stdout: int, stderr: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         for name, value in job["rlimits"].items():
             _limit(getattr(resource, name), value)
-        _isolate()
+        _isolate(base64.b64decode(job["filter"]))
         os.execve(job["argv"][0], job["argv"], job["env"])
     except BaseException as error:
         os.write(2, f"confine: {job['argv'][0]}: {error}\n".encode(errors="replace"))
@@ -103,9 +102,12 @@ def _limit(which: int, value: int) -> None:
     resource.setrlimit(which, (min(value, hard), hard))
 
 
-def _isolate() -> None:
-    """The one place for namespaces and seccomp.  Today: no new privileges, and nothing more."""
-    _prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+def _isolate(program: bytes) -> None:
+    """What the kernel refuses to every confined program: see :mod:`evaluator.containment`, which makes ``program``."""
+    no_new_privileges()
+    drop_capabilities()
+    if program:
+        refuse(program)
 
 
 def _watch(pid: int, leash: int, deadline: float, processes: int, first_pid: int) -> str:
@@ -125,7 +127,7 @@ def _watch(pid: int, leash: int, deadline: float, processes: int, first_pid: int
         if leash in ready:
             return "ended"
         # Few programs start others: the kernel's newest process number tells without a walk through /proc.
-        if _latest_pid() - first_pid > processes and len(_below(os.getpid())) > processes:
+        if _latest_pid() - first_pid > processes and sum(_below(os.getpid()).values()) > processes:
             return "processes"
 
 
@@ -137,9 +139,10 @@ def _latest_pid() -> int:
         return 1 << 30  # unknown: always count
 
 
-def _below(root: int) -> list[int]:
-    """Every living descendant of ``root``."""
+def _below(root: int) -> dict[int, int]:
+    """Every living descendant of ``root``, with its number of threads: to the kernel each of them is a process."""
     children: dict[int, list[int]] = {}
+    threads: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -149,11 +152,12 @@ def _below(root: int) -> list[int]:
                 continue
             if fields[0] != b"Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
+                threads[int(name)] = int(fields[17])
+    found: dict[int, int] = {}
     todo = [root]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        found |= {pid: threads[pid] for pid in below}
         todo += below
     return found
 
@@ -185,7 +189,3 @@ def _end(pid: int, killed: bool) -> int | None:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -51,6 +51,13 @@ class Stage(StrEnum):
     DONE = "done"
 
 
+class Level(StrEnum):
+    """What held a candidate's process while its Python ran; docs/judging.md says what each promises."""
+
+    FILTERED = "filtered"  # the kernel refuses what a candidate does not need (seccomp), and limits
+    LIMITED = "limited"  # limits on time, memory, processes, files and output alone
+
+
 class Finding(Record):
     """One thing the sanitizer saw."""
 
@@ -98,6 +105,7 @@ class Verdict(Record):
     numbers: dict[str, Any] = Field(default_factory=dict)  # errors against the yardstick, per distribution and size
     findings: tuple[Finding, ...] = ()
     evidence: tuple[CompileEvidence, ...] = ()
+    contained: Level | None = None  # None: the candidate's Python did not run, or an older version judged
 
     @property
     def correct(self) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluator.confine import MIB, Finished, Limits, python_child
+from evaluator.containment import containment
 from kernels_generated.runtime.expr import ExprError, evaluate, to_json
 from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
 
@@ -58,7 +59,7 @@ class TraceLimits:
     trace_s: float = 60.0
     memory_bytes: int = 1024 * MIB
     file_bytes: int = 16 * MIB
-    processes: int = 4
+    processes: int = 1
     output_bytes: int = 64 * MIB
 
     def child(self) -> Limits:
@@ -102,6 +103,7 @@ def trace(
     nonce = secrets.token_hex(16)
     question = {
         "nonce": nonce,
+        "filter": base64.b64encode(containment().candidate).decode(),
         "source": source,
         "import_s": limits.import_s,
         "trace_s": limits.trace_s,
@@ -213,7 +215,7 @@ class _Answers:
         told = {
             "time": ("timeout", f"{what}-timeout", f"{where} did not end in time"),
             "output": ("invalid", "output-megabytes", f"{where} printed more than {limits.output_bytes} bytes"),
-            "processes": ("invalid", "too-many-processes", f"{where} started more than {limits.processes} processes"),
+            "processes": ("invalid", "too-many-processes", f"{where} started processes or threads"),
             "memory": ("crash", "memory-limit", f"{where} took more than {limits.memory_bytes // MIB} MiB"),
             "file": ("invalid", "file-limit", f"{where} wrote a file of more than {limits.file_bytes} bytes"),
             "signal": ("crash", "crashed", f"{where} ended the process by signal {-finished.returncode}"),
@@ -222,7 +224,8 @@ class _Answers:
         return self._verdict(told[0], stage, told[1], told[2])
 
     def _verdict(self, status: str, stage: str, error_class: str, message: str, line: int | None = None) -> Verdict:
-        return _verdict(self._source, status, stage, error_class, message, line)
+        told = _verdict(self._source, status, stage, error_class, message, line)
+        return told.model_copy(update={"contained": containment().level})
 
 
 def _json(data: bytes) -> Any:

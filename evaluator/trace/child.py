@@ -23,6 +23,8 @@ from typing import Any
 # cuTile registers torch's and numpy's dtypes if it finds them: it finds the stand-in, and no numpy (60 ms).
 sys.modules["numpy"] = None  # type: ignore[assignment]
 
+from evaluator import lockdown  # noqa: E402
+
 from . import contract, fake_torch  # noqa: E402
 from .refusal import Refusal  # noqa: E402
 
@@ -53,6 +55,9 @@ def main() -> None:
     sys.modules["cuda.tile.tune"] = fake_torch.Refusing("cuda.tile.tune", why="values to choose from belong in AXES")
     from .recorder import Exporter
 
+    # Everything that starts or loads something is done: from here on this process only computes.
+    if request["filter"]:
+        lockdown.refuse(base64.b64decode(request["filter"]))
     answer.send({"ready": True})
     deadline = _Deadline(answer)
     deadline.set("import", request["import_s"])

@@ -14,6 +14,7 @@ import pytest
 from agent import options
 from agent.cli import invoke
 from agent.proposers.choose import choose
+from evaluator.containment import containment
 from knowledge_base.errors import UserError
 
 LISTINGS = ("facts", "rules", "kernels", "runs", "attempts", "tasks")
@@ -147,13 +148,14 @@ def test_facts_and_rules_filter(capfd: pytest.CaptureFixture[str]) -> None:
     assert "rtx5070" not in {r["chip"] for r in json_of(capfd)}  # type: ignore[attr-defined]
 
 
-def test_doctor_says_what_there_is_and_that_nothing_is_sandboxed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_says_what_there_is_and_what_holds_a_candidate(capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--json"]) == 0
     document = json_of(capfd)
     names = {f["name"]: f for f in document["findings"]}  # type: ignore[index]
     assert {"Python", "torch", "cuda-tile", "tileiras", "ptxas", "TileGym", "GPU", "proposer", "database"} <= set(names)
     assert names["cuda-tile"]["state"] == "ok"
-    assert "not sandboxed" in document["notice"]  # type: ignore[index]
+    assert names["containment"]["says"].startswith(containment().level.value)
+    assert document["notice"] == containment().says  # type: ignore[index]
 
 
 def test_doctor_names_the_command_that_mends_what_is_missing(

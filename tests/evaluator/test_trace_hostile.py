@@ -1,6 +1,7 @@
 """Candidates that break the contract, hang, exit, flood, forge: each is a Verdict with class and line, nothing raises.
 
 The files in tests/candidates/hostile say in their first comment what is expected: status, stage, error class, line.
+Each is bounded by itself: with no guard at all it takes at most 64 processes or threads, 1 GiB, 100 MB of files, 20 s.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from evaluator.confine import MIB
+from evaluator.containment import containment
 from evaluator.trace import Request, Traced, TraceLimits, read_axes, trace
 from knowledge_base.chips import chip
-from knowledge_base.records import Status, Verdict
+from knowledge_base.records import Level, Status, Verdict
 from knowledge_base.snf.everyday import everyday
 
 FOLDER = Path(__file__).parent.parent / "candidates" / "hostile"
 GPU = chip("rtx5070")
 TASK = everyday("gelu", M=100, N=192)
-LIMITS = TraceLimits(import_s=1.0, trace_s=1.0, memory_bytes=1024 * MIB, file_bytes=4 * MIB, output_bytes=MIB)
+LIMITS = TraceLimits(import_s=1.0, trace_s=1.0, memory_bytes=768 * MIB, file_bytes=4 * MIB, output_bytes=MIB)
 
 COPY = """
 import cuda.tile as ct
@@ -39,7 +41,10 @@ def verdict(source: str, policy: str = "general") -> Verdict:
 def test_a_hostile_file_gets_the_verdict_it_announces(name: str) -> None:
     source = (FOLDER / name).read_text()
     status, stage, error_class, line = source.split("\n")[0].removeprefix("# expect: ").split()
+    if error_class == "not-permitted" and containment().level is Level.LIMITED:
+        pytest.skip(f"the kernel refuses nothing here: {containment().why}")
     got = verdict(source)
+    assert got.contained is (None if stage == "static" else containment().level)
     assert (got.status, got.stage, got.error_class) == (status, stage, error_class), got
     assert str(got.line or "-") == line, got
     if got.line is not None:
@@ -154,18 +159,25 @@ def test_what_breaks_the_child_leaves_the_answers_it_gave() -> None:
     source = (
         COPY
         + """
+import typing
+
 AXES = {"DIE": [0, 1]}
 
 def launch(stream, x, y, *, DIE=0):
-    while DIE:
-        pass
+    clock = typing.sys.modules["time"].monotonic
+    until = clock() + 15 * DIE
+    while clock() < until: pass
     ct.launch(stream, (x.shape[0],), copy, (x, y))
 """
     )
     requests = [Request(TASK.sizes), Request(TASK.sizes, {"DIE": 1}), Request(TASK.sizes)]
     first, second, third = trace(source, TASK, requests, GPU, limits=LIMITS)
     assert isinstance(first, Traced)
-    assert (second.status, second.error_class, second.source) == (Status.TIMEOUT, "launch-timeout", "while DIE:")
+    assert (second.status, second.error_class, second.source) == (
+        Status.TIMEOUT,
+        "launch-timeout",
+        "while clock() < until: pass",
+    )
     assert third == second
 
 

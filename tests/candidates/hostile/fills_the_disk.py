@@ -1,6 +1,6 @@
 # expect: invalid import import-raised 4
 with open("big", "wb") as file:
-    while True:
+    for _ in range(24):
         file.write(bytes(1 << 22))
 
 

@@ -1,4 +1,4 @@
-# expect: crash trace crashed -
+# expect: invalid trace not-permitted 7
 import typing
 
 

@@ -3,7 +3,7 @@ import typing
 
 
 def launch(stream, x, y):
-    signal = typing.sys.modules["signal"]
+    signal, clock = typing.sys.modules["signal"], typing.sys.modules["time"].monotonic
     signal.setitimer(signal.ITIMER_REAL, 0)
-    while True:
-        pass
+    until = clock() + 15
+    while clock() < until: pass

@@ -1,3 +1,3 @@
 # expect: crash trace memory-limit 3
 def launch(stream, x, y):
-    bytearray(1 << 40)
+    bytearray(1 << 30)

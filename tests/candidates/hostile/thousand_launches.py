@@ -8,5 +8,5 @@ def copy(x, y):
 
 
 def launch(stream, x, y):
-    for _ in range(1_000_000):
+    for _ in range(1000):
         ct.launch(stream, (x.shape[0],), copy, (x, y))

@@ -1,0 +1,224 @@
+"""What the kernel refuses to confined programs and to candidates, and what is said where it can refuse nothing.
+
+Every attack here is bounded by itself: with no guard at all it takes at most 64 processes or threads, and hurts nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator import containment as module
+from evaluator.confine import run
+from evaluator.containment import CLONE_NEW, Containment, containment
+from evaluator.trace import Request, trace
+from knowledge_base.chips import chip
+from knowledge_base.records import Level, Verdict
+from knowledge_base.snf.everyday import everyday
+
+HOSTILE = Path(__file__).parent.parent / "candidates" / "hostile"
+TASK = everyday("gelu", M=100, N=192)
+refuses = pytest.mark.skipif(
+    containment().level is Level.LIMITED, reason=f"the kernel refuses nothing here: {containment().why}"
+)
+
+# Calls by number (x86-64), with arguments that do nothing even where they are allowed: descriptors that do not exist,
+# addresses that nobody has, signals and process numbers out of range.  fork and vfork have no such arguments.
+BAD = 2**31 - 2
+CALLS = {
+    "kill": (62, BAD, 0), "tkill": (200, BAD, 0), "tgkill": (234, BAD, BAD, 0), "rt_sigqueueinfo": (129, BAD, 0, 0),
+    "pidfd_open": (434, BAD, 0), "pidfd_getfd": (438, -1, 0, 0), "pidfd_send_signal": (424, -1, 0, 0, 0),
+    "ptrace": (101, 999, BAD, 0, 0), "process_vm_readv": (310, BAD, 0, 0, 0, 0, 0),
+    "process_vm_writev": (311, BAD, 0, 0, 0, 0, 0), "setpriority": (141, 99, 0, 0), "socket": (41, 999, 1, 0),
+    "socketpair": (53, 999, 1, 0, 0), "shmget": (29, 1, 0, 0), "mq_open": (240, 0, 0, 0, 0),
+    "memfd_create": (319, 0, 0), "add_key": (248, 0, 0, 0, 0, 0), "keyctl": (250, 999, 0, 0, 0, 0), "unshare": (272, 1), "setns": (308, -1, 0),
+    "mount": (165, 0, 0, 0, 0, 0), "umount2": (166, 0, 0), "pivot_root": (155, 0, 0), "chroot": (161, 0),
+    "fsopen": (430, 0, 0), "open_tree": (428, -1, 0, 0), "mknod": (133, 0, 0, 0), "mknodat": (259, -1, 0, 0, 0),
+    "open_by_handle_at": (304, -1, 0, 0), "init_module": (175, 0, 0, 0), "finit_module": (313, -1, 0, 0),
+    "kexec_load": (246, 0, 0, 0, 0), "reboot": (169, 0, 0, 0, 0), "sethostname": (170, 0, -1), "bpf": (321, 999, 0, 0),
+    "perf_event_open": (298, 0, 0, -1, -1, 0), "userfaultfd": (323, -1), "io_uring_setup": (425, 0, 0),
+    "personality": (135, 0xFFFFFFFF), "setrlimit": (160, 999, 0), "prlimit64 of another": (302, BAD, 0, 0, 0),
+    "prlimit64": (302, 0, 999, 1, 0), "fcntl F_SETOWN": (72, -1, 8, 1),
+    "fcntl F_SETOWN, high bits": (72, -1, 8 + 2**40, 1),
+    "ioctl TIOCSTI": (16, -1, 0x5412, 0), "sched_setaffinity of another": (203, BAD, 0, 0),
+}  # fmt: skip
+STARTS = {"execve": (59, 0, 0, 0), "execveat": (322, -1, 0, 0, 0, 0), "clone": (56, 0x100, 0, 0, 0, 0)}
+
+ASK = """
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+errors = {}
+for name, (number, *arguments) in json.load(sys.stdin).items():
+    ctypes.set_errno(0)
+    done = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(a) for a in arguments))
+    errors[name] = ctypes.get_errno() if done == -1 else 0
+print(json.dumps(errors))
+"""
+
+
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose kernel takes no filters."""
+    monkeypatch.setattr(module, "filters_are_possible", lambda: False)
+    containment.cache_clear()
+    yield
+    containment.cache_clear()
+
+
+def refused(calls: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """The error number of each call in a confined program; 0 where it succeeded."""
+    done = run([sys.executable, "-I", "-S", "-c", ASK], stdin=json.dumps(calls).encode())
+    assert done.returncode == 0, done.stderr_tail
+    return json.loads(done.stdout)
+
+
+def traced(source: str) -> Verdict:
+    (answer,) = trace(source, TASK, [Request(TASK.sizes)], chip("rtx5070"))
+    assert isinstance(answer, Verdict)
+    return answer
+
+
+@refuses
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of the calls are those of x86-64")
+def test_a_confined_program_reaches_no_other_process_no_network_and_no_setting_of_the_machine() -> None:
+    assert refused(CALLS) == dict.fromkeys(CALLS, errno.EPERM)
+    namespaces = {hex(flag): (56, flag | 0x100, 0, 0, 0, 0) for flag in CLONE_NEW}  # CLONE_VM too: else it would fork
+    assert refused(namespaces) == dict.fromkeys(namespaces, errno.EPERM)
+    assert refused({"clone3": (435, 0, 0)}) == {"clone3": errno.ENOSYS}
+
+
+@refuses
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of the calls are those of x86-64")
+def test_a_candidate_starts_nothing_however_it_asks_the_kernel() -> None:
+    asks = f"import typing\n\ndef launch(stream, x, y):\n    calls = {STARTS | CALLS}\n"
+    asks += """
+    ctypes = typing.sys.modules["ctypes"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    passed = []
+    for name, (number, *arguments) in calls.items():
+        ctypes.set_errno(0)
+        done = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(a) for a in arguments))
+        if done != -1 or ctypes.get_errno() != 1:
+            passed.append((name, done, ctypes.get_errno()))
+    for name in ("fork", "vfork"):
+        if libc.syscall(ctypes.c_long({"fork": 57, "vfork": 58}[name])) != -1:
+            typing.sys.modules["os"]._exit(0)
+    raise AssertionError(f"passed {passed}")
+"""
+    assert traced(asks).message == "AssertionError: passed []"
+
+
+@refuses
+def test_the_candidates_filter_is_on_top_of_the_programs() -> None:
+    source = 'def launch(stream, x, y):\n    raise AssertionError(open("/proc/self/status").read()[-2000:])\n'
+    told = dict(line.split(":", 1) for line in traced(source).message.splitlines() if ":" in line)
+    assert told["NoNewPrivs"].strip() == "1"
+    assert told["Seccomp"].strip() == "2"
+    assert int(told["Seccomp_filters"]) >= 2
+
+
+def test_root_keeps_no_capability_but_reading() -> None:
+    done = run(["/bin/cat", "/proc/self/status"])
+    told = dict(line.split(":", 1) for line in done.stdout.decode().splitlines())
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert int(told[kind], 16) & ~0b100 == 0, kind
+
+
+def test_tracing_starts_no_process_and_no_thread_of_its_own() -> None:
+    # cuTile asks the installed assembler for its bytecode version unless it is told; the kernel would refuse that.
+    source = """
+import cuda.tile as ct
+import typing
+
+@ct.kernel
+def copy(x, y):
+    ct.store(y, index=(ct.bid(0), 0), tile=ct.load(x, index=(ct.bid(0), 0), shape=(1, 256)))
+
+def launch(stream, x, y):
+    ct.launch(stream, (x.shape[0],), copy, (x, y))
+    os = typing.sys.modules["os"]
+    threads, times = os.listdir("/proc/self/task"), os.times()
+    raise AssertionError(f"{len(threads)} thread, {times.children_user + times.children_system} s of children")
+"""
+    assert traced(source).message == "AssertionError: 1 thread, 0.0 s of children"
+
+
+COUNTED = """
+import sys
+from pathlib import Path
+from evaluator.trace import Request, TraceLimits, trace
+from knowledge_base.chips import chip
+from knowledge_base.snf.everyday import everyday
+task = everyday("gelu", M=100, N=192)
+for path in map(Path, sys.argv[1:]):
+    trace(path.read_text(), task, [Request(task.sizes)], chip("rtx5070"), limits=TraceLimits(1, 1))
+"""
+
+
+def processes_and_threads(root: int) -> int:
+    """How many there are at and below ``root``."""
+    parents, threads = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)], threads[int(entry.name)] = int(fields[1]), int(fields[17])
+    total, todo = threads.get(root, 0), [root]
+    while todo:
+        at = todo.pop()
+        below = [pid for pid, parent in parents.items() if parent == at]
+        total += sum(threads[pid] for pid in below)
+        todo += below
+    return total
+
+
+def test_a_whole_hostile_run_takes_few_processes() -> None:
+    starting = sorted(
+        map(str, [*HOSTILE.glob("starts_*.py"), *HOSTILE.glob("forks_*.py"), *HOSTILE.glob("kills_*.py")])
+    )
+    assert len(starting) >= 5
+    process = subprocess.Popen([sys.executable, "-c", COUNTED, *starting])
+    most = 0
+    while process.poll() is None:
+        most = max(most, processes_and_threads(process.pid))
+        time.sleep(0.005)
+    assert process.returncode == 0
+    assert 3 <= most <= 40  # the caller, its warden, a supervisor and the candidate's process
+
+
+@pytest.mark.parametrize("name", ["starts_processes.py", "starts_threads.py"])
+def test_where_the_kernel_refuses_nothing_the_watcher_ends_it_and_the_verdict_says_what_held(
+    name: str, unguarded: None
+) -> None:
+    got = traced((HOSTILE / name).read_text())
+    assert got.contained is Level.LIMITED
+    assert got.error_class in ("too-many-processes", "not-permitted")  # the latter by the limit of a user's processes
+
+
+def test_a_machine_that_cannot_refuse_says_why_and_what_mends_it(
+    monkeypatch: pytest.MonkeyPatch, unguarded: None
+) -> None:
+    held = containment()
+    assert (held.level, held.program, held.candidate) == (Level.LIMITED, b"", b"")
+    assert "seccomp" in held.why
+    assert "limited, not sandboxed" in held.says
+    monkeypatch.setattr(module, "filters_are_possible", lambda: True)
+    monkeypatch.setattr(module, "_program", lambda: (_ for _ in ()).throw(RuntimeError("Unable to find libseccomp")))
+    containment.cache_clear()
+    assert containment() == Containment(Level.LIMITED, why="libseccomp is missing", mend=module.MEND)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    containment.cache_clear()
+    assert (containment().level, containment().mend) == (Level.LIMITED, "python -m pip install pyseccomp")
+    assert containment().short_of == " (pyseccomp is not installed; python -m pip install pyseccomp)"
