@@ -112,7 +112,7 @@ def run(
         tail = outcome.stderr[-STDERR_TAIL_BYTES:]
         return Finished(outcome.returncode, outcome.stdout, tail, breach, outcome.seconds, found)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
@@ -154,6 +154,16 @@ def _starved(stderr: bytes) -> bool:
     """Whether a failed program's last words are of memory: an allocation that its limit refused."""
     tail = stderr[-2000:].lower()
     return any(w in tail for w in (b"memoryerror", b"bad_alloc", b"out of memory", b"cannot allocate memory"))
+
+
+def _remove(folder: str) -> None:
+    """Removes what a program left, directories that it closed to itself (mode 0) too."""
+    os.chmod(folder, 0o700)
+    for at, below, _ in os.walk(folder):  # from the top: a directory is opened up before it is walked
+        for path in (os.path.join(at, name) for name in below):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(folder: str, name: str, limit: int) -> bytes | None:

@@ -47,7 +47,8 @@ NAMESPACES_AND_MOUNTS = (
 )  # fmt: skip
 MACHINE = (
     "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "acct", "syslog",
-    "vhangup", "sethostname", "setdomainname", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "iopl", "ioperm",
+    "vhangup", "sethostname", "setdomainname", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "iopl",
+    "ioperm",
 )  # fmt: skip
 # Interfaces with which programs have taken over kernels, and which get around filters.
 KERNEL = (

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from evaluator.lockdown import adopt_orphans, drop_capabilities, no_new_privileges, refuse
@@ -57,13 +58,12 @@ def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     adopt_orphans()
     start = time.monotonic()
-    first_pid = _latest_pid()
     pid = os.fork()
     if pid == 0:
         _become(job, stdin, stdout, stderr)
     for descriptor in (stdin, stdout, stderr):
         os.close(descriptor)
-    breach = _watch(pid, leash, start + job["wall_s"], job["processes"], first_pid)
+    breach = _watch(pid, leash, start + job["wall_s"], job["processes"])
     status = _end(pid, breach != "")
     seconds = time.monotonic() - start
     if status is not None and os.WIFSIGNALED(status) and not breach:
@@ -110,7 +110,7 @@ def _isolate(program: bytes) -> None:
         refuse(program)
 
 
-def _watch(pid: int, leash: int, deadline: float, processes: int, first_pid: int) -> str:
+def _watch(pid: int, leash: int, deadline: float, processes: int) -> str:
     """Waits for the program to end by itself ("") or to break a limit (its name)."""
     program = os.pidfd_open(pid)
     poll = select.poll()
@@ -126,40 +126,50 @@ def _watch(pid: int, leash: int, deadline: float, processes: int, first_pid: int
             return ""
         if leash in ready:
             return "ended"
-        # Few programs start others: the kernel's newest process number tells without a walk through /proc.
-        if _latest_pid() - first_pid > processes and sum(_below(os.getpid()).values()) > processes:
+        if sum(_below(os.getpid()).values()) > processes:
             return "processes"
-
-
-def _latest_pid() -> int:
-    try:
-        with open("/proc/loadavg") as file:
-            return int(file.read().split()[4])
-    except (OSError, IndexError, ValueError):
-        return 1 << 30  # unknown: always count
 
 
 def _below(root: int) -> dict[int, int]:
     """Every living descendant of ``root``, with its number of threads: to the kernel each of them is a process."""
-    children: dict[int, list[int]] = {}
-    threads: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != b"Z":
-                children.setdefault(int(fields[1]), []).append(int(name))
-                threads[int(name)] = int(fields[17])
+    children = _listed if os.path.exists(f"/proc/{root}/task/{root}/children") else _walked()
     found: dict[int, int] = {}
-    todo = [root]
+    todo = children(root)
     while todo:
-        below = children.get(todo.pop(), [])
-        found |= {pid: threads[pid] for pid in below}
-        todo += below
+        pid = todo.pop()
+        todo += children(pid)
+        stat = _stat(pid)
+        if stat is not None and stat[0] != b"Z":
+            found[pid] = int(stat[17])
     return found
+
+
+def _listed(pid: int) -> list[int]:
+    """The children of a process, as the kernel lists them for each of its threads; none if it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _walked() -> Callable[[int], list[int]]:
+    """The same for a kernel that lists none (CONFIG_PROC_CHILDREN): from the parents of all processes."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _stat(int(name))) is not None:
+            children.setdefault(int(stat[1]), []).append(int(name))
+    return lambda pid: children.get(pid, [])
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the state on: 0 state, 1 parent, 17 threads; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
 
 
 def _end(pid: int, killed: bool) -> int | None:

@@ -88,7 +88,9 @@ def test_an_exec_of_a_detached_orphan_with_a_cleared_environment_is_found_too() 
     assert not alive("16.71")
 
 
-@pytest.mark.parametrize("start", ["os.fork() or time.sleep(15)", "_thread.start_new_thread(time.sleep, (15,))"])
+@pytest.mark.parametrize(
+    "start", ["os.fork() or (time.sleep(15), os._exit(0))", "_thread.start_new_thread(time.sleep, (15,))"]
+)
 def test_a_program_that_starts_too_many_processes_or_threads_is_ended_and_nothing_of_it_stays(start: str) -> None:
     code = f"import _thread, os, time  # many 16.81\nfor _ in range(24): {start}\ntime.sleep(15)"
     done = python(code, limits=Limits(wall_s=10, processes=8))

@@ -8,3 +8,4 @@ def launch(stream, x, y):
         if os.fork() == 0:
             time.sleep(5)
             os._exit(0)
+    time.sleep(5)
