@@ -210,8 +210,8 @@ def test_where_the_kernel_refuses_nothing_the_watcher_ends_it_and_the_verdict_sa
 ) -> None:
     got = traced((HOSTILE / name).read_text())
     assert got.contained is Level.LIMITED
-    # Root's processes have no limit: the watcher ends the run.  A user's do, and stacks of threads fill the address space:
-    # then the kernel refuses one more.
+    # Root's processes have no limit, and the watcher ends the run.  A user's have one, and stacks of threads fill the
+    # address space: then the kernel refuses one more.
     watched = {"too-many-processes"} if os.geteuid() == 0 else set()
     assert got.error_class in watched | ({"not-permitted"} if os.geteuid() or "threads" in name else set())
 
