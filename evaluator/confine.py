@@ -157,13 +157,16 @@ def _starved(stderr: bytes) -> bool:
 
 
 def _remove(folder: str) -> None:
-    """Removes what a program left, directories that it closed to itself (mode 0) too."""
-    os.chmod(folder, 0o700)
-    for at, below, _ in os.walk(folder):  # from the top: a directory is opened up before it is walked
-        for path in (os.path.join(at, name) for name in below):
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Removes what a program left, directories that it closed (mode 0) too.  It may have put a link in its place."""
+    if os.path.islink(folder):
+        os.unlink(folder)
+    elif os.path.isdir(folder):
+        os.chmod(folder, 0o700)
+        for at, below, _ in os.walk(folder):  # from the top: a directory is opened up before it is walked
+            for path in (os.path.join(at, name) for name in below):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(folder: str, name: str, limit: int) -> bytes | None:

@@ -30,16 +30,8 @@ OTHER_PROCESSES = (
 NETWORK = ("socket", "socketpair")
 # System V and POSIX objects stay when their maker ends; memory files escape the limit on file sizes.
 LEFT_BEHIND = (
-    "shmget",
-    "msgget",
-    "semget",
-    "mq_open",
-    "memfd_create",
-    "memfd_secret",
-    "add_key",
-    "request_key",
-    "keyctl",
-)
+    "shmget", "msgget", "semget", "mq_open", "memfd_create", "memfd_secret", "add_key", "request_key", "keyctl",
+)  # fmt: skip
 NAMESPACES_AND_MOUNTS = (
     "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig",
     "fsmount", "fspick", "mount_setattr", "mknod", "mknodat", "name_to_handle_at", "open_by_handle_at", "quotactl",
@@ -70,7 +62,8 @@ MEND = "apt-get install libseccomp2, or your system's package of libseccomp 2.5 
 
 @dataclass(frozen=True)
 class Containment:
-    """The level that this machine reaches; at ``limited`` both filters are empty and ``why`` and ``mend`` are not."""
+    """The level that this machine reaches.  At ``limited`` both filters are empty, ``why`` says what is missing, and
+    ``mend`` what brings it, where anything does."""
 
     level: Level
     program: bytes = b""

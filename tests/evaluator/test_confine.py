@@ -53,6 +53,14 @@ def test_the_directory_is_its_own_and_goes_away() -> None:
     assert not Path(folder).exists()
 
 
+def test_a_program_that_removes_its_directory_or_puts_a_link_there_harms_nobody(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    assert run([SH, "-c", 'rmdir "$HOME"; exit 4']).returncode == 4
+    done = run([SH, "-c", f'rmdir "$HOME"; ln -s {tmp_path} "$HOME"; echo "$HOME"'])
+    assert not os.path.lexists(done.stdout.decode().strip())
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
 def test_the_environment_is_cleared_and_can_be_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     names = {line.partition(b"=")[0] for line in run(["/usr/bin/env"], env={"EXTRA": "1"}).stdout.split(b"\n")}
