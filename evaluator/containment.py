@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from evaluator.lockdown import filters_are_possible
 from knowledge_base.records import Level
 
-# What no program needs that only computes, by what it would reach.
+# Calls that no program needs which only computes, by what they would reach.
 OTHER_PROCESSES = (
     "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "migrate_pages", "move_pages",
@@ -74,7 +74,8 @@ class Containment:
     @property
     def short_of(self) -> str:
         """Why it is not more, and what mends that; empty at the highest level."""
-        return f" ({self.why}{'; ' if self.mend else ''}{self.mend})" if self.why else ""
+        said = "; ".join(part for part in (self.why, self.mend) if part)
+        return f" ({said})" if said else ""
 
     @property
     def says(self) -> str:

@@ -44,9 +44,10 @@ def adopt_orphans() -> None:
 
 
 def drop_capabilities() -> None:
-    """What makes root more than a user goes, but for reading files of others: an interpreter may lie in a user's home.
+    """Takes from root what a user does not have; from a user it takes nothing.
 
-    Without it root may write into the memory of any process through /proc.  Of a user it takes nothing.
+    With its capabilities root may write into the memory of any process, through /proc.  One is kept, that of reading
+    the files of others: the interpreter may lie in a user's home.
     """
     if os.geteuid() != 0:
         return
@@ -55,12 +56,11 @@ def drop_capabilities() -> None:
         if not kept >> capability & 1 and _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last one, or a container's root, which has few
     _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    words = 2 * ctypes.c_uint32
     # Effective, permitted and inheritable set of the low word, then of the high one.  An execve as root takes from the
     # bounding and the inheritable set.
-    header, sets = words(CAPABILITY_VERSION_3, 0), (6 * ctypes.c_uint32)(kept, kept, 0, 0, 0, 0)
-    if _libc.capset(header, sets) != 0:  # a root that does not have even that one
-        _libc.capset(header, (6 * ctypes.c_uint32)())
+    header, sets = (2 * ctypes.c_uint32)(CAPABILITY_VERSION_3, 0), 6 * ctypes.c_uint32
+    if _libc.capset(header, sets(kept, kept)) != 0:  # a root that does not have even that one
+        _libc.capset(header, sets())
 
 
 def refuse(program: bytes) -> None:

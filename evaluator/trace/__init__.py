@@ -224,8 +224,7 @@ class _Answers:
         return self._verdict(told[0], stage, told[1], told[2])
 
     def _verdict(self, status: str, stage: str, error_class: str, message: str, line: int | None = None) -> Verdict:
-        told = _verdict(self._source, status, stage, error_class, message, line)
-        return told.model_copy(update={"contained": containment().level})
+        return _verdict(self._source, status, stage, error_class, message, line)
 
 
 def _json(data: bytes) -> Any:
@@ -284,4 +283,5 @@ def _verdict(source: str, status: str, stage: str, error_class: str, message: st
         hint=hint,
         line=line,
         source=text,
+        contained=containment().level if stage != "static" else None,
     )
