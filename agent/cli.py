@@ -38,6 +38,9 @@ Axes = Annotated[str | None, typer.Option("--axes", metavar="k=v,…", help="Con
 Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and judged sizes; else random.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Knowledge base: file or SQLAlchemy URL.")]
+Sandbox = Annotated[
+    str | None, typer.Option("--require-sandbox", metavar="LEVEL", help="Exit 3 below it: full, filtered or limited.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
 Op = Annotated[str, typer.Option("--op", "--task", help="Only this op or task.")]
 Chip = Annotated[str, typer.Option("--gpu", metavar="CHIP", help="Only this chip.")]
@@ -89,11 +92,13 @@ def run(
     ] = None,
     seed: Seed = None,
     jobs: Jobs = 0,
+    require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
     """Write, prove and rank kernels for every task of a target."""
     from . import options, run_command
 
+    options.require_sandbox(require_sandbox)
     return run_command.run(
         target=target,
         gpu=gpu,
@@ -121,12 +126,14 @@ def check(
     device: Device = "auto",
     seed: Seed = None,
     db: Db = None,
+    require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
     """Judge one candidate file: exit 0 if it is correct, 1 if it is rejected."""
     from . import check as command
     from . import options
 
+    options.require_sandbox(require_sandbox)
     return command.check(file, task, options.sizes(shape), options.axes(axes), gpu, device, seed, db, as_json)
 
 
@@ -138,12 +145,14 @@ def search(
     gpu: Gpu = None,
     jobs: Jobs = 0,
     db: Db = None,
+    require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
     """Compile every configuration of a candidate file and rank them by modelled time."""
     from . import options
     from . import search_command as command
 
+    options.require_sandbox(require_sandbox)
     return command.search(file, task, options.sizes(shape), gpu, jobs, db, as_json)
 
 
@@ -155,12 +164,14 @@ def emulate(
     axes: Axes = None,
     gpu: Gpu = None,
     seed: Seed = None,
+    require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
     """Run one candidate file at one shape on the CPU, from its Tile IR, and compare with PyTorch."""
     from . import check as command
     from . import options
 
+    options.require_sandbox(require_sandbox)
     return command.emulate(file, task, options.sizes(shape), options.axes(axes), gpu, seed, as_json)
 
 

@@ -51,7 +51,7 @@ def findings(db: str | None) -> list[Finding]:
 
 def doctor(db: str | None, as_json: bool) -> int:
     """Prints the findings; exit 3 if something that is needed is missing."""
-    from evaluator.containment import containment
+    from evaluator.confine import containment
 
     from .console import console, emit, table
 
@@ -146,15 +146,13 @@ def _gpu() -> Finding:
 
 
 def _containment() -> Finding:
-    from evaluator.containment import containment
+    from evaluator.confine import containment
     from knowledge_base.records import Level
 
     held = containment()
-    if held.level is Level.LIMITED:
+    if held.level is not Level.FULL:
         return Finding("containment", "without", f"{held.level.value}: {held.why}", held.mend)
-    return Finding(
-        "containment", "ok", f"{held.level.value}: the kernel refuses what a candidate does not need (seccomp)"
-    )
+    return Finding("containment", "ok", "full: seccomp, Landlock and namespaces of its own hold a candidate")
 
 
 def _key() -> Finding:

@@ -1,11 +1,11 @@
-"""What people type after an option, read into values: ``--shape B=2,T=128`` and ``--axes TM=64,persistent=True``."""
+"""What people type after an option, read: ``--shape B=2,T=128``, ``--axes TM=64,persistent=True``, a level."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
-from knowledge_base.errors import UserError
+from knowledge_base.errors import EnvironmentLacks, UserError, nearest
 
 
 def sizes(text: str | None) -> dict[str, int]:
@@ -30,6 +30,23 @@ def axes(text: str | None) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             found[name] = value
     return found
+
+
+def require_sandbox(level: str | None) -> None:
+    """Raises UserError where ``level`` is none, and EnvironmentLacks where less than it holds candidates here."""
+    if level is None:
+        return
+    from evaluator.confine import containment
+    from knowledge_base.records import Level
+
+    names = [one.value for one in Level]
+    if level not in names:
+        near = nearest(level, names) or names
+        raise UserError(f"--require-sandbox: there is no level {level!r}", f"Levels: {', '.join(near)}.")
+    held = containment()
+    if not held.level.reaches(Level(level)):
+        mend = held.mend or "docs/judging.md says what each level takes."
+        raise EnvironmentLacks(f"candidates are contained at level {held.level.value}, not {level}: {held.why}", mend)
 
 
 def _pairs(text: str | None, option: str, example: str) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evaluator.containment import containment
+from evaluator.confine import containment
 
 from .console import pairs, table, us
 from .summary import RunSummary, TaskResult

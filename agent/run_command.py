@@ -32,7 +32,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
-    from evaluator.containment import containment
+    from evaluator.confine import containment
     from knowledge_base.store import Store
 
     from . import run as loop

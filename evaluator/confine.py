@@ -1,16 +1,17 @@
 """Runs a program that may be hostile: its own directory, a cleared environment, limits, and an end for its whole tree.
 
-The kernel refuses it what :mod:`evaluator.containment` says; it runs as the same user and can read and write that
-user's files.  Used for candidates (:func:`python_child`) and for the assembler and disassembler, which read bytes that
-a candidate made.
+What else holds it is made by :mod:`evaluator.containment`; :func:`containment` says how much of that this machine can
+do.  Used for candidates (:func:`python_child`) and for the assembler and disassembler, which read bytes that a
+candidate made.
 
-A run costs about three milliseconds beside the program's own time.  Safe to call from several threads at once.
+A run costs about five milliseconds beside the program's own time.  Safe to call from several threads at once.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -23,15 +24,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from evaluator.containment import containment
+from evaluator.containment import OURS, ROOT, Containment, attempts, what_namespaces_need
 
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,15 @@ def run(
     files: Mapping[str, bytes] | None = None,
     collect: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    held: Containment | None = None,
 ) -> Finished:
     """Runs ``argv`` (``argv[0]`` an absolute path) in a fresh directory that holds ``files`` and is removed afterwards.
 
-    ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  A program
-    that misbehaves is a value (``breach``), never an exception; OSError: this machine cannot start processes.
+    ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  ``held`` is
+    what holds it, by default all that this machine can do.  A program that misbehaves is a value (``breach``), never an
+    exception; OSError: this machine cannot start processes.
     """
-    limits = limits or Limits()
+    limits, held = limits or Limits(), held or containment()
     folder = tempfile.mkdtemp(prefix="tilewright-")
     try:
         for name, content in {**(files or {}), ".stdin": stdin}.items():
@@ -94,7 +96,8 @@ def run(
                 "env": {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", **(env or {})},
                 "wall_s": limits.wall_s,
                 "processes": limits.processes,
-                "filter": base64.b64encode(containment().program).decode(),
+                "filter": base64.b64encode(held.program).decode(),
+                "namespaces": held.namespaces,
                 "rlimits": {
                     "RLIMIT_CPU": limits.cpu_s,
                     "RLIMIT_AS": limits.memory_bytes,
@@ -104,10 +107,14 @@ def run(
                     **({"RLIMIT_NPROC": 0} if limits.processes == 1 else {}),
                 },
             }
-            outcome = _supervised(job, source, limits)
+            with held.ruleset(folder, argv[0], packages()) as ruleset:
+                outcome = _supervised(job, source, limits, ruleset)
         breach = outcome.breach
-        if breach in ("", "signal") and outcome.returncode and _starved(outcome.stderr):
-            breach = "memory"
+        if breach in ("", "signal") and outcome.returncode:
+            if _starved(outcome.stderr):
+                breach = "memory"
+            elif _filled(folder, limits.file_bytes):
+                breach = "file"
         found = {name: data for name in collect if (data := _read(folder, name, limits.file_bytes)) is not None}
         tail = outcome.stderr[-STDERR_TAIL_BYTES:]
         return Finished(outcome.returncode, outcome.stdout, tail, breach, outcome.seconds, found)
@@ -119,16 +126,62 @@ def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[st
     """Runs ``main()`` of one of our own modules in a fresh Python: -I, -S, but with site-packages in reach.
 
     ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that
-    keeps the child's imports to what it needs.
+    keeps the child's imports to what it needs.  Top-level packages of ours must be among them: the child may not list
+    the folder that holds them.
     """
-    packages = [p for p in sys.path if _holds_packages(Path(p))]
-    return run(_python(module, packages, bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+    return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+
+
+@functools.cache
+def containment() -> Containment:
+    """The most that this machine can do to hold a program, looked at once: the first attempt that keeps its promise.
+
+    Tried on a program that reads what the tracer's child reads, writes in its own directory, and tries to look around.
+    """
+    folders = [*packages(), *(str(ROOT / name) for name in OURS), os.path.dirname(os.__file__)]
+    why, mend = "", ""
+    for held in attempts():
+        promised = str(int(held.namespaces)) + str(int(held.landlock))
+        command = [sys.executable, "-I", "-S", "-c", _PROBE, promised, *folders]
+        done = run(command, limits=Limits(wall_s=20.0), held=held)
+        if done.returncode == 0:
+            break
+        if not why:
+            said = (done.stderr_tail or done.stdout).decode(errors="replace").strip().splitlines()
+            what = "namespaces" if held.namespaces else "Landlock" if held.landlock else "a child of ours"
+            why = f"{what} did not work: {said[-1] if said else done.breach}"
+            mend = what_namespaces_need() if held.namespaces else ""
+    return replace(held, why=held.why or why, mend=held.mend or mend)
+
+
+_PROBE = """
+import ctypes, os, sys
+alone, kept = map(int, sys.argv[1])
+for folder in sys.argv[2:]:
+    os.listdir(folder)
+with open("own", "w") as file:
+    file.write("own")
+if alone and os.getpid() != 1:
+    sys.exit("other processes are seen")
+try:
+    os.listdir("/")
+except PermissionError:
+    pass
+else:
+    if kept:
+        sys.exit("files are not refused")
+"""
 
 
 def _python(module: str, packages: Sequence[str], bare: Sequence[str], *arguments: str) -> list[str]:
     """The command for ``main()`` of one of our own modules; ``packages`` are folders to import from, beside ours."""
     paths = json.dumps([str(ROOT), *packages])
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, module, paths, json.dumps(list(bare)), *arguments]
+
+
+def packages() -> list[str]:
+    """The folders that a child may import from, beside ours."""
+    return [p for p in sys.path if _holds_packages(Path(p))]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -154,6 +207,16 @@ def _starved(stderr: bytes) -> bool:
     """Whether a failed program's last words are of memory: an allocation that its limit refused."""
     tail = stderr[-2000:].lower()
     return any(w in tail for w in (b"memoryerror", b"bad_alloc", b"out of memory", b"cannot allocate memory"))
+
+
+def _filled(folder: str, limit: int) -> bool:
+    """Whether a file of the directory has the greatest size allowed: a failed program wanted to write on."""
+    for at, _, files in os.walk(folder):
+        for path in (os.path.join(at, name) for name in files):
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_size >= limit:
+                    return True
+    return False
 
 
 def _remove(folder: str) -> None:
@@ -240,13 +303,14 @@ class _Outcome:
     stderr: bytes
 
 
-def _supervised(job: Mapping[str, object], stdin: IO[bytes], limits: Limits) -> _Outcome:
+def _supervised(job: Mapping[str, object], stdin: IO[bytes], limits: Limits, ruleset: int | None) -> _Outcome:
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
     leash, theirs = socket.socketpair()
     try:
         try:
-            _warden.send(json.dumps(job).encode(), [stdin.fileno(), out_w, err_w, theirs.fileno()])
+            given = [stdin.fileno(), out_w, err_w, theirs.fileno()]
+            _warden.send(json.dumps(job).encode(), given if ruleset is None else [*given, ruleset])
         finally:
             os.close(out_w)
             os.close(err_w)

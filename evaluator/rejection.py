@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluator.containment import containment
+from evaluator.confine import containment
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 

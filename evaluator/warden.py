@@ -5,9 +5,10 @@ subreaper adopts every orphan below it, so a program that detaches (``setsid``, 
 doing that in the caller would adopt orphans of its other children, and forking the caller (threads, gigabytes) would
 cost tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
 
-Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr
-and a leash).  A fork of the warden, the supervisor, starts the program, watches it, ends the tree and writes one JSON
-line to the leash.  The leash closing means that the caller gave up or died: the tree is ended.  Standard library only.
+Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr,
+a leash and, where there is one, a Landlock ruleset).  A fork of the warden, the supervisor, starts the program, watches
+it, ends the tree and writes one JSON line to the leash.  The leash closing means that the caller gave up or died: the
+tree is ended.  Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evaluator.lockdown import adopt_orphans, drop_capabilities, no_new_privileges, refuse
+from evaluator import lockdown
 
 MAX_MESSAGE = 1 << 16
 WATCH_S = 0.02  # how often the number of processes is looked at
@@ -41,7 +42,7 @@ def main() -> None:
     gc.freeze()  # what a fork does not write to, it need not copy
     sock = socket.socket(fileno=control)
     while True:
-        message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 4)
+        message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 5)
         if not message:
             return
         if os.fork() == 0:
@@ -54,60 +55,92 @@ def main() -> None:
             os.close(descriptor)
 
 
-def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash: int) -> None:
+def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash: int, ruleset: int = -1) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    adopt_orphans()
+    lockdown.adopt_orphans()
     start = time.monotonic()
-    pid = os.fork()
+    answer: dict[str, Any]
+    try:
+        pid = _start(job, (stdin, stdout, stderr), ruleset)
+    except OSError as error:
+        _complain(stderr, job, error)
+        answer = {"returncode": 127, "breach": ""}
+    else:
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+        breach = _watch(pid, leash, start + job["wall_s"], job["processes"])
+        status, processor_s = _end(pid, breach != "")
+        if os.WIFSIGNALED(status) and not breach:
+            # At its limit of processor time the kernel kills, and does not say why.
+            limit = 0.9 * _allowed(resource.RLIMIT_CPU, job["rlimits"]["RLIMIT_CPU"])
+            breach = "time" if os.WTERMSIG(status) == signal.SIGKILL and processor_s > limit else "signal"
+        answer = {"returncode": os.waitstatus_to_exitcode(status), "breach": breach}
+    os.write(leash, json.dumps({**answer, "seconds": time.monotonic() - start}).encode() + b"\n")
+
+
+def _start(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) -> int:
+    """The process that becomes the program; OSError where there are no namespaces for it."""
+    if not job["namespaces"]:
+        pid = os.fork()
+        if pid == 0:
+            _become(job, streams, ruleset)
+        return pid
+    told, tell = os.pipe()
+    pid = lockdown.fork_apart()
     if pid == 0:
-        _become(job, stdin, stdout, stderr)
-    for descriptor in (stdin, stdout, stderr):
-        os.close(descriptor)
-    breach = _watch(pid, leash, start + job["wall_s"], job["processes"])
-    status = _end(pid, breach != "")
-    seconds = time.monotonic() - start
-    if status is not None and os.WIFSIGNALED(status) and not breach:
-        breach = {signal.SIGXCPU: "time", signal.SIGXFSZ: "file"}.get(os.WTERMSIG(status), "signal")  # type: ignore[call-overload]
-    code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
-    answer = {"returncode": code, "breach": breach, "seconds": seconds}
-    os.write(leash, json.dumps(answer).encode() + b"\n")
+        os.close(tell)
+        if os.read(told, 1):
+            _become(job, streams, ruleset)
+        os._exit(127)
+    os.close(told)
+    try:
+        lockdown.name_ids(pid)
+        os.write(tell, b".")
+    finally:
+        os.close(tell)
+    return pid
 
 
-def _become(job: dict[str, Any], stdin: int, stdout: int, stderr: int) -> None:
-    """In the new process: limits, descriptors, then the program.  Never returns."""
+def _become(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) -> None:
+    """In the new process: limits, descriptors, what it may not do, then the program.  Never returns."""
     try:
         os.setsid()
         os.chdir(job["cwd"])
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        os.closerange(3, 1024)
-        for number in (signal.SIGINT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        for number, descriptor in enumerate(streams):
+            os.dup2(descriptor, number)
+        for caught in (signal.SIGINT, signal.SIGPIPE):
+            signal.signal(caught, signal.SIG_DFL)
+        if job["namespaces"]:
+            lockdown.see_only_ourselves()
         for name, value in job["rlimits"].items():
-            _limit(getattr(resource, name), value)
-        _isolate(base64.b64decode(job["filter"]))
+            which = getattr(resource, name)
+            resource.setrlimit(which, 2 * (_allowed(which, value),))
+        _isolate(ruleset, base64.b64decode(job["filter"]))
+        os.closerange(3, 1024)
         os.execve(job["argv"][0], job["argv"], job["env"])
     except BaseException as error:
-        os.write(2, f"confine: {job['argv'][0]}: {error}\n".encode(errors="replace"))
+        _complain(2, job, error)
     os._exit(127)
 
 
-def _limit(which: int, value: int) -> None:
-    """Soft and hard limit, never above what we have.  Processor time gets a second more: at the hard limit the kernel
-    kills without saying why."""
-    hard = value + 1 if which == resource.RLIMIT_CPU else value
+def _complain(stderr: int, job: dict[str, Any], error: BaseException) -> None:
+    os.write(stderr, f"confine: {job['argv'][0]}: {error}\n".encode(errors="replace"))
+
+
+def _allowed(which: int, value: int) -> int:
+    """A limit, never above the one that holds for us."""
     given = resource.getrlimit(which)[1]
-    hard = hard if given == resource.RLIM_INFINITY else min(hard, given)
-    resource.setrlimit(which, (min(value, hard), hard))
+    return value if given == resource.RLIM_INFINITY else min(value, given)
 
 
-def _isolate(program: bytes) -> None:
-    """What the kernel refuses to every confined program: see :mod:`evaluator.containment`, which makes ``program``."""
-    no_new_privileges()
-    drop_capabilities()
+def _isolate(ruleset: int, program: bytes) -> None:
+    """What the kernel refuses to every confined program: see :mod:`evaluator.containment`, which makes both."""
+    lockdown.no_new_privileges()
+    lockdown.drop_capabilities()
+    if ruleset >= 0:
+        lockdown.keep_to(ruleset)
     if program:
-        refuse(program)
+        lockdown.refuse(program)
 
 
 def _watch(pid: int, leash: int, deadline: float, processes: int) -> str:
@@ -172,28 +205,26 @@ def _stat(pid: int) -> list[bytes] | None:
         return None
 
 
-def _end(pid: int, killed: bool) -> int | None:
-    """Ends and reaps every process below this one; returns the program's wait status."""
-    status: int | None = None
-    if not killed:
-        status = os.waitpid(pid, 0)[1]
+def _end(pid: int, kill: bool) -> tuple[int, float]:
+    """Ends and reaps every process below this one; the program's wait status and the processor seconds it took."""
+    status, processor_s = int(signal.SIGKILL), 0.0
+    wait = os.WNOHANG if kill else 0  # left alone, it has ended already
     give_up = time.monotonic() + 10.0
     while time.monotonic() < give_up:
         try:
-            while True:
-                done, code = os.waitpid(-1, os.WNOHANG)
-                if done == 0:
-                    break
-                status = code if done == pid and status is None else status
+            while (ended := os.wait3(wait))[0] != 0:
+                wait = os.WNOHANG
+                if ended[0] == pid:
+                    status, processor_s = ended[1], ended[2].ru_utime + ended[2].ru_stime
         except ChildProcessError:
-            return status  # nobody is left, orphans included: they would be ours
+            break  # nobody is left, orphans included: they would be ours
         victims = _below(os.getpid())
         for victim in victims:  # stop first: a killed parent's place is taken faster than it is found
             _signal(victim, signal.SIGSTOP)
         for victim in victims:
             _signal(victim, signal.SIGKILL)
         time.sleep(0.0005)
-    return status
+    return status, processor_s
 
 
 def _signal(pid: int, number: int) -> None:

@@ -52,10 +52,15 @@ class Stage(StrEnum):
 
 
 class Level(StrEnum):
-    """What held a candidate's process while its Python ran; docs/judging.md says what each promises."""
+    """What held a candidate's process while its Python ran, the most first; docs/judging.md says what each promises."""
 
-    FILTERED = "filtered"  # the kernel refuses what a candidate does not need (seccomp), and limits
+    FULL = "full"  # filtered, and in namespaces of its own
+    FILTERED = "filtered"  # limited, and the kernel refuses calls (seccomp) and files (Landlock) that it does not need
     LIMITED = "limited"  # limits on time, memory, processes, files and output alone
+
+    def reaches(self, wanted: Level) -> bool:
+        """Whether this is ``wanted`` or more."""
+        return list(Level).index(self) <= list(Level).index(wanted)
 
 
 class Finding(Record):

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from evaluator.confine import MIB, Finished, Limits, python_child
-from evaluator.containment import containment
+from evaluator.confine import MIB, Finished, Limits, containment, python_child
 from kernels_generated.runtime.expr import ExprError, evaluate, to_json
 from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
 

@@ -14,8 +14,11 @@ import pytest
 from agent import options
 from agent.cli import invoke
 from agent.proposers.choose import choose
-from evaluator.containment import containment
+from evaluator import confine
+from evaluator.confine import containment
+from evaluator.containment import Containment
 from knowledge_base.errors import UserError
+from knowledge_base.records import Level
 
 LISTINGS = ("facts", "rules", "kernels", "runs", "attempts", "tasks")
 
@@ -156,6 +159,30 @@ def test_doctor_says_what_there_is_and_what_holds_a_candidate(capfd: pytest.Capt
     assert names["cuda-tile"]["state"] == "ok"
     assert names["containment"]["says"].startswith(containment().level.value)
     assert document["notice"] == containment().says  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run", "--target", "gpt2-block"], *([c, "gelu.py", "--task", "gelu"] for c in ("check", "search", "emulate"))],
+)
+def test_a_level_that_is_not_reached_ends_with_3_before_anything_is_done(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        confine, "containment", lambda: Containment(why="this kernel has no seccomp filters", mend="another kernel")
+    )
+    assert invoke([*command, "--require-sandbox", "filtered"]) == 3
+    said = capfd.readouterr().err
+    assert "candidates are contained at level limited, not filtered: this kernel has no seccomp filters" in said
+    assert "another kernel" in said
+    assert invoke([*command, "--require-sandbox", "filterd", "--json"]) == 2
+    assert "Levels: filtered" in capfd.readouterr().out
+
+
+def test_a_level_that_is_reached_is_no_obstacle(capfd: pytest.CaptureFixture[str]) -> None:
+    for level in Level:
+        wanted = ["check", "none.py", "--task", "gelu", "--require-sandbox", level.value]
+        assert invoke(wanted) == (2 if containment().level.reaches(level) else 3)
 
 
 def test_doctor_names_the_command_that_mends_what_is_missing(

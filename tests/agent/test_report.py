@@ -10,7 +10,7 @@ from rich.console import Console
 
 from agent import report
 from agent.summary import RunSummary, TaskResult
-from evaluator.containment import containment
+from evaluator.confine import containment
 from knowledge_base.content import plain
 
 

@@ -5,6 +5,7 @@ Every attack here is bounded by itself: with no guard at all it takes at most 64
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -17,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import confine, warden
 from evaluator import containment as module
-from evaluator import warden
-from evaluator.confine import Limits, run
-from evaluator.containment import CLONE_NEW, Containment, containment
+from evaluator.confine import Limits, containment, run
+from evaluator.containment import CLONE_NEW, Containment
 from evaluator.trace import Request, trace
 from knowledge_base.chips import chip
 from knowledge_base.records import Level, Verdict
@@ -28,9 +29,9 @@ from knowledge_base.snf.everyday import everyday
 
 HOSTILE = Path(__file__).parent.parent / "candidates" / "hostile"
 TASK = everyday("gelu", M=100, N=192)
-refuses = pytest.mark.skipif(
-    containment().level is Level.LIMITED, reason=f"the kernel refuses nothing here: {containment().why}"
-)
+refuses = pytest.mark.skipif(not containment().program, reason=f"no calls are refused here: {containment().why}")
+files = pytest.mark.skipif(not containment().landlock, reason=f"no files are refused here: {containment().why}")
+apart = pytest.mark.skipif(not containment().namespaces, reason=f"no namespaces here: {containment().why}")
 
 # Calls by number (x86-64), with arguments that do nothing even where they are allowed: descriptors that do not exist,
 # addresses that nobody has, signals and process numbers out of range.  fork and vfork have no such arguments.
@@ -70,8 +71,8 @@ print(json.dumps(errors))
 
 @pytest.fixture
 def unguarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine whose kernel takes no filters."""
-    monkeypatch.setattr(module, "filters_are_possible", lambda: False)
+    """A machine whose kernel refuses nothing."""
+    monkeypatch.setattr(confine, "attempts", lambda: [Containment(why="nothing is refused here")])
     containment.cache_clear()
     yield
     containment.cache_clear()
@@ -82,6 +83,12 @@ def refused(calls: dict[str, tuple[int, ...]]) -> dict[str, int]:
     done = run([sys.executable, "-I", "-S", "-c", ASK], stdin=json.dumps(calls).encode())
     assert done.returncode == 0, done.stderr_tail
     return json.loads(done.stdout)
+
+
+def python(code: str) -> bytes:
+    done = run([sys.executable, "-I", "-S", "-c", code])
+    assert done.returncode == 0, done.stderr_tail
+    return done.stdout
 
 
 def traced(source: str) -> Verdict:
@@ -104,7 +111,7 @@ def test_every_call_of_the_list_is_refused() -> None:
     from pyseccomp import resolve_syscall, system_arch
 
     lists = (module.OTHER_PROCESSES, module.NETWORK, module.LEFT_BEHIND, module.NAMESPACES_AND_MOUNTS, module.MACHINE)
-    names = {name for calls in (*lists, module.KERNEL, module.LIMITS) for name in calls}
+    names = {name for calls in (*lists, module.KERNEL, module.LIMITS, module.ATTRIBUTES) for name in calls}
     names -= {"vhangup", "msgget"}  # the only ones that would do something when asked with nonsense
     numbers = {name: resolve_syscall(system_arch(), name) for name in names}
     nonsense = {name: (number, *6 * (-1,)) for name, number in numbers.items() if number >= 0}  # < 0: not on this chip
@@ -133,20 +140,13 @@ def test_a_candidate_starts_nothing_however_it_asks_the_kernel() -> None:
     assert traced(asks).message == "AssertionError: passed []"
 
 
-@refuses
-def test_the_candidates_filter_is_on_top_of_the_programs() -> None:
-    source = 'def launch(stream, x, y):\n    raise AssertionError(open("/proc/self/status").read()[-2000:])\n'
-    told = dict(line.split(":", 1) for line in traced(source).message.splitlines() if ":" in line)
-    assert told["NoNewPrivs"].strip() == "1"
-    assert told["Seccomp"].strip() == "2"
-    assert int(told["Seccomp_filters"]) >= 2
-
-
 def test_root_keeps_no_capability_but_reading() -> None:
-    done = run(["/bin/cat", "/proc/self/status"])
-    told = dict(line.split(":", 1) for line in done.stdout.decode().splitlines())
-    for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
-        assert int(told[kind], 16) & ~0b100 == 0, kind
+    code = "import ctypes; header, sets = (2 * ctypes.c_uint32)(0x20080522, 0), (6 * ctypes.c_uint32)()\n"
+    code += "assert ctypes.CDLL(None).capget(header, sets) == 0; print(*sets)"
+    effective, permitted, inheritable, *high = map(int, python(code).split())
+    assert [effective & ~0b100, permitted & ~0b100, inheritable & ~0b100, *high] == 6 * [0]
+    ambient = "import ctypes; print(*(ctypes.CDLL(None).prctl(47, 1, which, 0, 0) for which in range(41)))"
+    assert set(python(ambient).split()) == {b"0"}
 
 
 def test_tracing_starts_no_process_and_no_thread_of_its_own() -> None:
@@ -161,11 +161,111 @@ def copy(x, y):
 
 def launch(stream, x, y):
     ct.launch(stream, (x.shape[0],), copy, (x, y))
-    os = typing.sys.modules["os"]
-    threads, times = os.listdir("/proc/self/task"), os.times()
-    raise AssertionError(f"{len(threads)} thread, {times.children_user + times.children_system} s of children")
+    times = typing.sys.modules["os"].times()
+    raise AssertionError(f"{times.children_user + times.children_system} s of children")
 """
-    assert traced(source).message == "AssertionError: 1 thread, 0.0 s of children"
+    # A thread would be one process too many for the watcher.
+    assert traced(source).message == "AssertionError: 0.0 s of children"
+
+
+LOOKS = """
+import json, os, sys
+told = {}
+for what, path in json.load(sys.stdin):
+    try:
+        if what == "list":
+            os.listdir(path)
+        elif what == "read":
+            open(path, "rb").read(1)
+        elif what == "write":
+            open(path, "ab").close()
+        elif what == "make":
+            os.mkdir(path)
+        elif what == "remove":
+            os.unlink(path)
+        elif what == "link":
+            os.link(path, "here")
+        elif what == "move":
+            os.rename(path, "here")
+        elif what == "truncate":
+            os.truncate(path, 10**6)
+        elif what == "closed":
+            os.chmod(path, 0)
+        elif what == "dated":
+            os.utime(path)
+        told[f"{what} {path}"] = 0
+    except OSError as error:
+        told[f"{what} {path}"] = error.errno
+print(json.dumps(told))
+"""
+
+
+def looked(*asked: tuple[str, str | Path]) -> set[int]:
+    """The error numbers that a confined program gets when it does what is asked; 0: it did."""
+    done = run([sys.executable, "-I", "-S", "-c", LOOKS], stdin=json.dumps([(w, str(p)) for w, p in asked]).encode())
+    assert done.returncode == 0, done.stderr_tail
+    told = json.loads(done.stdout)
+    assert len(told) == len(asked)
+    return set(told.values())
+
+
+@files
+def test_a_program_reads_python_and_the_systems_libraries_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    inside = ("list", Path(os.__file__).parent), ("read", module.__file__), ("read", pytest.__file__), ("list", "/usr")
+    assert looked(*inside, ("read", "/dev/zero"), ("read", "/dev/urandom"), ("list", ".")) == {0}
+    outside = [
+        ("list", "/"),
+        ("list", Path.home()),
+        ("list", "/tmp"),
+        ("list", tmp_path),
+        ("read", tmp_path / "secret"),
+    ]
+    outside += [("list", module.ROOT / name) for name in ("", "tests", "runs", "knowledge_base", "agent", "prompts")]
+    outside += [("read", module.ROOT / "pyproject.toml"), ("read", "/etc/passwd"), ("read", "/proc/self/status")]
+    assert looked(*((what, path) for what, path in outside if os.path.exists(path))) == {errno.EACCES}
+
+
+@files
+@refuses
+def test_a_program_writes_in_its_own_directory_and_nowhere_else(tmp_path: Path) -> None:
+    target, ours = tmp_path / "kept", Path(module.__file__)
+    target.write_text("kept")
+    before = target.stat(), ours.stat()
+    assert looked(("make", "own"), ("write", "own/file"), ("truncate", "own/file"), ("remove", "own/file")) == {0}
+    asked = [(what, path) for what in ("write", "truncate", "remove", "move") for path in (target, ours)]
+    asked += [("write", tmp_path / "new"), ("make", tmp_path / "new"), ("write", "/dev/shm/new"), ("write", "/tmp/new")]
+    assert looked(*asked) <= {errno.EACCES, errno.EXDEV, errno.EROFS}
+    assert looked(("link", target), ("link", ours)) <= {errno.EACCES, errno.EXDEV, errno.EPERM}
+    assert looked(*((what, path) for what in ("closed", "dated") for path in (target, ours))) == {errno.EPERM}
+    assert (target.stat(), ours.stat()) == before
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+def test_of_a_prefix_that_holds_the_home_only_the_installations_parts_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "me"))
+    parts = ["bin", "lib", "lib64", "pyvenv.cfg"]
+    for prefix in (tmp_path / "home" / "me", tmp_path / "home", tmp_path, module.ROOT, Path("/")):
+        assert module._parts(prefix) == [str(prefix / part) for part in parts]
+    inside = tmp_path / "home" / "me" / "venv"
+    assert module._parts(inside) == [str(inside)]
+    assert module._tree(tmp_path / "home" / "me" / "bin" / "tileiras")[:2] == [
+        str(tmp_path / "home" / "me" / "bin" / "tileiras"),
+        str(tmp_path / "home" / "me" / "bin"),
+    ]
+
+
+@apart
+def test_a_program_is_process_1_of_a_world_of_its_own_and_the_user_it_was() -> None:
+    said = python("import os; print(os.getpid(), os.getppid(), os.getuid(), os.getgid())").split()
+    assert said == [b"1", b"0", str(os.getuid()).encode(), str(os.getgid()).encode()]
+    links = "user", "pid", "net", "ipc", "mnt"
+    theirs = python(f"import os; print(*(os.readlink('/proc/self/ns/' + name) for name in {links}))").decode().split()
+    ours = [os.readlink(f"/proc/self/ns/{name}") for name in links]
+    assert len(theirs) == len(ours)
+    assert not set(theirs) & set(ours)
 
 
 COUNTED = """
@@ -225,19 +325,69 @@ def test_where_the_kernel_refuses_nothing_the_watcher_ends_it_and_the_verdict_sa
         assert got.error_class in ("too-many-processes", "not-permitted")
 
 
-def test_a_machine_that_cannot_refuse_says_why_and_what_mends_it(
-    monkeypatch: pytest.MonkeyPatch, unguarded: None
-) -> None:
-    held = containment()
-    assert (held.level, held.program, held.candidate) == (Level.LIMITED, b"", b"")
-    assert "seccomp" in held.why
-    assert "limited, not sandboxed" in held.says
+def told(call: str) -> Containment:
+    """What a process says of its machine in which ``call`` is refused, as a container or a kernel without it would."""
+    code = f"""
+from pyseccomp import ALLOW, ERRNO, MASKED_EQ, Arg, SyscallFilter
+from evaluator import containment, lockdown
+filter_ = SyscallFilter(ALLOW)
+{call}
+lockdown.no_new_privileges()
+lockdown.refuse(containment._instructions(filter_))
+from evaluator.confine import containment
+held = containment()
+print(repr((held.program != b"", held.landlock, held.namespaces, held.why, held.mend)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    program, *more = ast.literal_eval(done.stdout)
+    return Containment(b"program" if program else b"", b"", *more)
+
+
+@refuses
+@apart
+def test_where_namespaces_are_refused_the_level_is_filtered_and_says_why() -> None:
+    held = told('filter_.add_rule(ERRNO(1), "clone", Arg(0, MASKED_EQ, 0x10000000, 0x10000000))')
+    assert held.level is Level.FILTERED
+    assert "namespaces did not work" in held.short_of
+    assert "Operation not permitted" in held.short_of
+    mounts = told('filter_.add_rule(ERRNO(1), "mount")')  # a container's /proc with masked files
+    assert (mounts.level, "private mounts" in mounts.why) == (Level.FILTERED, True)
+
+
+@refuses
+@files
+def test_where_landlock_is_missing_the_level_is_limited_and_calls_are_refused_all_the_same() -> None:
+    held = told('filter_.add_rule(ERRNO(38), "landlock_create_ruleset")')
+    assert (held.level, held.landlock, held.program) == (Level.LIMITED, False, b"program")
+    assert held.why == "this kernel has no Landlock"
+    assert held.says.endswith("(this kernel has no Landlock): it can read and write your files.")
+
+
+def test_what_allows_namespaces_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setting = tmp_path / "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+    setting.parent.mkdir(parents=True)
+    setting.write_text("1\n")
+    monkeypatch.setattr(module, "Path", lambda *parts: Path(str(tmp_path) + parts[0], *parts[1:]))
+    assert module.what_namespaces_need() == "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, as root"
+
+
+def test_a_machine_that_cannot_refuse_says_why_and_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "filters_are_possible", lambda: False)
+    first = next(module.attempts())
+    assert (first.level, first.program, first.candidate) == (Level.LIMITED, b"", b"")
+    assert "seccomp" in first.why
+    assert "limited, not sandboxed" in first.says
     monkeypatch.setattr(module, "filters_are_possible", lambda: True)
     monkeypatch.setattr(module, "_program", lambda: (_ for _ in ()).throw(RuntimeError("Unable to find libseccomp")))
-    containment.cache_clear()
-    assert containment() == Containment(Level.LIMITED, why="libseccomp is missing", mend=module.MEND)
+    first = next(module.attempts())
+    assert (first.level, first.why, first.mend) == (Level.LIMITED, "libseccomp is missing", module.MEND)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
-    containment.cache_clear()
-    assert (containment().level, containment().mend) == (Level.LIMITED, "python -m pip install pyseccomp")
-    assert containment().short_of == " (pyseccomp is not installed; python -m pip install pyseccomp)"
+    first = next(module.attempts())
+    assert first.short_of == " (pyseccomp is not installed; python -m pip install pyseccomp)"
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "landlockpy", None)
+    first = next(module.attempts())
+    assert (first.level, first.landlock) == (Level.LIMITED, False)
+    assert first.short_of == " (landlockpy is not installed; python -m pip install landlockpy)"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.confine import MIB
-from evaluator.containment import containment
+from evaluator.confine import MIB, containment
 from evaluator.trace import Request, Traced, TraceLimits, read_axes, trace
 from knowledge_base.chips import chip
 from knowledge_base.records import Level, Status, Verdict
@@ -42,7 +41,7 @@ def test_a_hostile_file_gets_the_verdict_it_announces(name: str) -> None:
     source = (FOLDER / name).read_text()
     status, stage, error_class, line = source.split("\n")[0].removeprefix("# expect: ").split()
     if error_class == "not-permitted" and containment().level is Level.LIMITED:
-        pytest.skip(f"the kernel refuses nothing here: {containment().why}")
+        pytest.skip(f"the kernel refuses too little here: {containment().why}")
     got = verdict(source)
     assert got.contained is (None if stage == "static" else containment().level)
     assert (got.status, got.stage, got.error_class) == (status, stage, error_class), got
