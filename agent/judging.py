@@ -12,10 +12,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, Self
 
+from evaluator.confine import containment
 from knowledge_base.errors import EnvironmentLacks
 
 if TYPE_CHECKING:
@@ -35,10 +36,15 @@ class Judges:
     def __init__(self, count: int) -> None:
         # Spawned, not forked: the loop has threads, and torch does not survive a fork in every build.
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+        # Where a candidate could write the judge's files, no candidate runs before all of them are read.
+        together = None if containment().landlock else context.Barrier(count)
+        begin = os.getpid(), together
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=begin)
         self._stopped = False
-        for _ in range(count):  # each starts now and imports torch while the loop reads and searches
-            self._pool.submit(_warm_up)
+        # Each starts now and imports torch while the loop reads and searches.
+        warm = [self._pool.submit(_warm_up) for _ in range(count)]
+        if together is not None:
+            wait(warm)
 
     def judge(self, trial: Trial, task: Task, chip: Chip, traced: Traced | None, seed: int) -> tuple[Trial, Plans]:
         """As :func:`evaluator.judge.judge`; blocks.  Raises EnvironmentLacks where a judge process was killed."""
@@ -75,10 +81,14 @@ class Judges:
         self.stop()
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, together: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several judges share the cores
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if together is not None:
+        _warm_up()
+        _oracle.settle()
+        together.wait()
 
 
 def _end_with(parent: int) -> None:
@@ -91,9 +101,10 @@ def _end_with(parent: int) -> None:
 def _warm_up() -> None:
     import torch
 
-    import evaluator.judge  # noqa: F401
+    from evaluator.judge import load
     from evaluator.oracle import Oracle
 
+    load()
     torch.set_num_threads(1)
     global _oracle
     if _oracle is None:

@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.chips import Chip
+from knowledge_base.errors import UserError
 from knowledge_base.records import Candidate, CompileEvidence, Measurement, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .configurations import configurations, listed
+from .context import Stopped
 
 if TYPE_CHECKING:
     from evaluator.compile import Cache
@@ -119,6 +121,7 @@ def search(
     seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
     Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials or the verdict.
     """
+    from evaluator.rejection import defect
     from evaluator.trace import read_axes
 
     started = time.monotonic()
@@ -129,7 +132,13 @@ def search(
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
     run = _Search(candidate, task, chip, jobs or _cores(), cache, progress, len(chosen), deadline)
-    run.go(run.trace(chosen), len(listed(first, axes)))
+    verdict: Verdict | None = None
+    try:
+        run.go(run.trace(chosen), len(listed(first, axes)))
+    except (UserError, Stopped):  # this machine lacks something, or the caller has seen enough
+        raise
+    except Exception as error:
+        verdict = defect(error)
     return SearchResult(
         task=task.name,
         chip=chip.name,
@@ -139,6 +148,7 @@ def search(
         left_out=total - len(chosen),
         seconds=round(time.monotonic() - started, 3),
         plans=run.plans,
+        verdict=verdict,
     )
 
 

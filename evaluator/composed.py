@@ -17,9 +17,10 @@ from evaluator.cover import confirm, cover
 from evaluator.examine import EMULATION_SECONDS, Examination
 from evaluator.executable import Executable, sizes_of
 from evaluator.judge import Plans
-from evaluator.rejection import Rejected, finished
+from evaluator.rejection import Rejected, defect, finished
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
 from kernels_generated.runtime.expr import substitute
+from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Decomposition, Task
 
@@ -66,9 +67,15 @@ def judge_composed(
             names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
             examination = Examination(whole, executable, sizes, seed, asked, names=names, repeats=MAX_REPEATS)
             examination.run()
+            if any(at not in examination.ran for at in sizes):
+                raise RuntimeError("a judgement with sizes that were not run")
             verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=examination.numbers)
         except Rejected as rejected:
             verdict = finished(rejected.verdict, "")
+        except UserError:  # this machine lacks something: no word about the target
+            raise
+        except Exception as error:
+            verdict = finished(defect(error), "")
     judged = trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
     return judged, added
 

@@ -66,6 +66,7 @@ class Examination:
         self.repeats = repeats
         self.numbers: dict[str, Any] = {}  # by distribution and output: the verdict's figures
         self.normal: dict[Place, Errors] = {}
+        self.ran: list[Sizes] = []  # the sizes of every case that came out right so far
         self.ops = frozenset(node.op for node in task.graph.nodes)
 
     def run(self, progress: Progress | None = None, after_normal: Callable[[], None] | None = None) -> None:
@@ -122,6 +123,7 @@ class Examination:
                 if isinstance(errors, Failure):
                     raise Rejected(wrong(errors, None, self.ops))
                 measured.setdefault(case.output, []).append((case, errors))
+            self.ran += [at] if at not in self.ran else []
         return measured
 
     def places(self, name: str, number: int) -> list[tuple[Sizes, int]]:

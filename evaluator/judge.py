@@ -13,8 +13,8 @@ emulator, on inputs that are drawn afresh for every judgement:
 4. once normal inputs have passed, the assembler compiles the kernels for the chip meanwhile: a refusal rejects, and
    evidence is attached
 
-A failure is a Verdict with class, hint and the candidate's line.  What runs where is decided in :mod:`.cover`, steps 2
-and 3 are :mod:`.examine`'s.
+A failure is a Verdict with class, hint and the candidate's line; so is a defect of ours that one candidate shows.  What
+runs where is decided in :mod:`.cover`, steps 2 and 3 are :mod:`.examine`'s.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from evaluator.cover import Cover, confirm, cover, launch_changes, text
+from evaluator.confine import containment
+from evaluator.cover import Cover, confirm, cover, dims, launch_changes, text
 from evaluator.examine import EMULATION_SECONDS, Examination, Progress
 from evaluator.kernel import Kernel
-from evaluator.rejection import Rejected, finished
+from evaluator.rejection import Rejected, defect, finished, reject
 from evaluator.sizes import judged_sizes
+from evaluator.trace import Request, read_axes, trace
+from knowledge_base.errors import UserError
 from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
@@ -73,6 +76,10 @@ def judge(
             verdict = judging.run(traced, seed, asked)
         except Rejected as rejected:
             verdict = rejected.verdict
+        except UserError:  # this machine lacks something: no word about the candidate
+            raise
+        except Exception as error:
+            verdict = defect(error)
         finally:
             judging.pool.shutdown(wait=False, cancel_futures=True)
     verdict = finished(verdict, trial.candidate.source)
@@ -90,6 +97,17 @@ def judge(
     return judged, plans
 
 
+def load() -> None:
+    """Imports all that a judgement runs, so that no file of it is read once a candidate has run."""
+    import evaluator.cases
+    import evaluator.compile
+    import evaluator.executable
+    import evaluator.tileir.execute
+    import evaluator.tileir.program
+    import evaluator.tileir.sanitizer  # noqa: F401
+    import knowledge_base.seal  # noqa: F401
+
+
 class _Judging:
     """One judgement under way."""
 
@@ -102,10 +120,15 @@ class _Judging:
 
     def run(self, traced: Traced | None, seed: int, oracle: Oracle) -> Verdict:
         self.progress("trace", 0.0)
+        if not isinstance(read_axes(self.source), Verdict):  # else no child is started
+            load()
+            if not containment().landlock:
+                oracle.settle()
         self.trace(traced, seed)
         examination = self.examination(seed, oracle)
         examination.run(self.progress, after_normal=lambda: self.compile(self.covered.plans))
         self.progress("compile", 1.0)
+        self.check(examination)
         message = ""
         if self.covered.infeasible:
             where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
@@ -118,10 +141,21 @@ class _Judging:
             evidence=self.evidence(),
         )
 
+    def check(self, examination: Examination) -> None:
+        """What "correct" stands on, looked at once more: plans, the task's own sizes served by one, and sizes run."""
+        covered = self.covered
+        sizes = [at for at, _ in covered.chosen]
+        if not covered.plans or not sizes or any(at not in examination.ran for at in sizes):
+            raise RuntimeError("a judgement without plans, or with sizes that were not run")
+        own = covered.serving(dims(self.task.sizes, self.chip))
+        if own is None:
+            raise RuntimeError("a judgement without a plan for the task's own sizes")
+        if own not in {index for _, index in covered.chosen}:
+            message = f"no judged size runs the launches that {text(self.task.sizes)} gets"
+            raise reject(Status.UNSUPPORTED, "own-size-not-judged", message)
+
     def trace(self, traced: Traced | None, seed: int) -> None:
         """Chooses the sizes and finds a plan for each: ``covered``."""
-        from evaluator.trace import Request, trace
-
         first = traced or trace(self.source, self.task, [Request(self.task.sizes, self.axes)], self.chip)[0]
         if isinstance(first, Verdict):
             raise Rejected(first)

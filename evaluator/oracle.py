@@ -72,6 +72,7 @@ class Oracle:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Connection | None = None
         self._stale = 0  # answers in flight that nobody wants any more
+        self._settled = False  # it has imported all that it will
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the oracle
         self._start()
 
@@ -100,6 +101,15 @@ class Oracle:
                 yield answer
         finally:
             self._stale += len(waiting)
+
+    def settle(self) -> None:
+        """Waits until the process has imported all that it will: no file that is written from then on reaches it.
+
+        One that dies meanwhile is started again where its answer is due.
+        """
+        with contextlib.suppress(EOFError, OSError):
+            while not self._settled:
+                self._next()
 
     def close(self) -> None:
         """Ends the process.  May be called twice."""
@@ -138,7 +148,7 @@ class Oracle:
             start_new_session=True,  # Ctrl-C is the caller's to handle
         )
         theirs.close()
-        self._stale = 0
+        self._stale, self._settled = 0, False
         self._line = Connection(ours.detach())
 
     def _send(self, q: Question) -> None:
@@ -166,15 +176,19 @@ class Oracle:
                 f"the reference process died twice: {said}", "Free some memory, or lower --jobs, and try again."
             ) from None
 
-    def _receive_once(self) -> Expected:
+    def _next(self) -> tuple[str, Any] | None:
+        """The next answer; None for the word that the process has settled."""
         assert self._line is not None
-        while True:
-            if not self._line.poll(ANSWER_SECONDS):
-                raise OSError(f"no answer from the reference process in {ANSWER_SECONDS:.0f} s")
-            kind, body = self._line.recv()
-            if not self._stale:
-                break
-            self._stale -= 1
+        if not self._line.poll(ANSWER_SECONDS):
+            raise OSError(f"no answer from the reference process in {ANSWER_SECONDS:.0f} s")
+        kind, body = self._line.recv()
+        self._settled = True
+        return None if kind == "settled" else (kind, body)
+
+    def _receive_once(self) -> Expected:
+        while (answer := self._next()) is None or self._stale:
+            self._stale -= answer is not None
+        kind, body = answer
         if kind == "error":
             raise OracleDefect(f"the reference failed:\n{body}")
         return Expected(

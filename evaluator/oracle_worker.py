@@ -48,10 +48,14 @@ def _bytes(body: dict[str, Any]) -> int:
 
 
 def serve(line: Connection) -> None:
-    """Answers until the other end closes."""
+    """Imports what it needs, says so, and answers until the other end closes."""
     import torch
 
+    import evaluator.inputs  # noqa: F401
+    import knowledge_base.snf.reference  # noqa: F401
+
     torch.set_num_threads(1)
+    line.send(("settled", None))
     cache: OrderedDict[Question, dict[str, Any]] = OrderedDict()
     held = 0
     while True:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import clean
 
 VERSION = "13.4.92"  # what the product is built and tested with (constraints.txt)
 
@@ -103,5 +104,4 @@ def first_error(stderr: str) -> tuple[str, int | None]:
             first = found["said"].strip()
     if not first and _ECHOES[1] in stderr:
         first = "the kernel's bytecode is damaged: " + _ECHOES[1]
-    printable = "".join(c if c.isprintable() else " " for c in first or stderr.strip())
-    return printable[:MAX_MESSAGE], line
+    return clean(first or stderr.strip())[:MAX_MESSAGE], line

@@ -9,11 +9,25 @@ from __future__ import annotations
 import hashlib
 import math
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from .content import content_key
+
+MAX_TEXT = 2000  # characters of a message
+
+
+def clean(text: str) -> str:
+    """``text`` on one line, as a terminal, a log and a database can hold it.
+
+    What is not printable (control and escape characters, lone surrogates, marks that turn the direction) becomes a
+    blank, and what is longer than MAX_TEXT is cut off.
+    """
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT])
+
+
+Said = Annotated[str, AfterValidator(clean)]  # text that holds what a candidate, or a program that read one, said
 
 
 class Record(BaseModel):
@@ -67,7 +81,7 @@ class Finding(Record):
     """One thing the sanitizer saw."""
 
     kind: str  # out-of-bounds | race | undetermined-padding | uninitialised | aliasing | not-written | …
-    message: str
+    message: Said
     launch: int | None = None  # index among the plan's launches
     block: tuple[int, int, int] | None = None
     op: str = ""
@@ -103,10 +117,10 @@ class Verdict(Record):
     status: Status
     stage: Stage
     error_class: str = ""  # a key of the error table; empty when correct
-    message: str = ""  # one or two sentences for a person
-    hint: str = ""  # the error table's deterministic advice
+    message: Said = ""  # one or two sentences for a person
+    hint: Said = ""  # the error table's deterministic advice
     line: int | None = None  # of the candidate
-    source: str = ""  # that line's text
+    source: Said = ""  # that line's text
     numbers: dict[str, Any] = Field(default_factory=dict)  # errors against the yardstick, per distribution and size
     findings: tuple[Finding, ...] = ()
     evidence: tuple[CompileEvidence, ...] = ()

@@ -7,9 +7,10 @@ What people browse is :mod:`knowledge_base.browse`; both work on the same :class
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import TracebackType
@@ -22,6 +23,7 @@ from .content import content_key, plain
 from .database import Database
 from .errors import UserError
 from .records import Candidate, Status, Trial
+from .seal import seal
 from .tables import ARTIFACTS, ATTEMPTS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
@@ -173,7 +175,10 @@ class Store:
     # ------------------------------------------------------------------------------------------------ retrieval
 
     def of_candidate(self, task: str, digest: str, chip: str, shape: Mapping[str, int], evaluator: str) -> list[Trial]:
-        """What is known of a candidate's configurations at a shape on a chip, by this version of the evaluator."""
+        """What is known of a candidate's configurations at a shape on a chip, by this version of the evaluator.
+
+        A verdict is among it only if this user's evaluator wrote it.
+        """
         key = _candidate_key(task, digest)
         same = (TRIALS.c.candidate == key, TRIALS.c.chip == chip, TRIALS.c.evaluator == evaluator)
         with self.database.read() as connection:
@@ -244,7 +249,9 @@ def _candidate_row(candidate: Candidate, run: str, prompt: str) -> dict[str, Any
 def _record(connection: Connection, trial: Trial, run: str) -> None:
     candidate = _candidate_key(trial.task, trial.candidate.digest)
     mine = _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS)  # SQLite's writers take turns anyway
-    (known,) = _read(connection, mine) or (None,)
+    known, mark = next(iter(_rows(connection, mine)), (None, ""))
+    if known is not None and trial.verdict is not None and not _ours(known, mark):
+        known, mark = _unjudged(known), ""  # the verdict of our own evaluator is worth more than a stranger's
     whole = trial if known is None else known.merged(trial)
     if whole == known:
         return
@@ -253,6 +260,7 @@ def _record(connection: Connection, trial: Trial, run: str) -> None:
         "kind": whole.time.kind if whole.time else "",
         "us": whole.time.us if whole.time else None,
         "record": plain(whole.model_dump(exclude={"candidate"})),
+        "seal": mark if trial.verdict is None else _seal(whole),
     }
     if known is not None:
         connection.execute(TRIALS.update().where(TRIALS.c.key == trial.key).values(**found))
@@ -270,17 +278,35 @@ def _attempt(connection: Connection, trial: Trial, run: str, move: str, reused: 
 
 # ---------------------------------------------------------------------------------------------------- rows to records
 
-_RECORDS = select(TRIALS.c.record, *(CANDIDATES.c[name] for name in Candidate.model_fields)).join(
+_RECORDS = select(TRIALS.c.seal, TRIALS.c.record, *(CANDIDATES.c[name] for name in Candidate.model_fields)).join(
     CANDIDATES, CANDIDATES.c.key == TRIALS.c.candidate
 )
+# What the judge writes into a trial.
+_JUDGED = ("verdict", "judged", "infeasible", "seed", "seconds")
+
+
+def _rows(connection: Connection, query: Any) -> Iterator[tuple[Trial, str]]:
+    """The trials of a query of _RECORDS, each with the seal that is stored with it."""
+    for mark, record, *candidate in connection.execute(query):
+        fields = dict(zip(Candidate.model_fields, candidate, strict=True))
+        yield Trial.model_validate({**record, "candidate": fields}), mark
 
 
 def _read(connection: Connection, query: Any) -> list[Trial]:
-    trials = []
-    for record, *candidate in connection.execute(query):
-        fields = dict(zip(Candidate.model_fields, candidate, strict=True))
-        trials.append(Trial.model_validate({**record, "candidate": fields}))
-    return trials
+    """The same trials as this user may rely on them: without verdicts that his own evaluator did not write."""
+    return [trial if _ours(trial, mark) else _unjudged(trial) for trial, mark in _rows(connection, query)]
+
+
+def _seal(trial: Trial) -> str:
+    return seal("trial", trial.key, trial.plans, trial.model_dump(include=set(_JUDGED)))
+
+
+def _ours(trial: Trial, mark: str) -> bool:
+    return trial.verdict is None or hmac.compare_digest(mark, _seal(trial))
+
+
+def _unjudged(trial: Trial) -> Trial:
+    return trial.fuller(**{name: Trial.model_fields[name].default for name in _JUDGED})
 
 
 def _best(connection: Connection, task: str, chip: Any, limit: int) -> list[Trial]:

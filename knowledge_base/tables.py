@@ -117,6 +117,7 @@ class TrialRow(Table, table=True):
     """A :class:`knowledge_base.records.Trial`: its key, the record without its candidate, and what is searched by.
 
     status is the trial's; kind and us are those of the time that counts (empty and NULL where there is none).
+    ``seal`` is that of what the judge wrote (:mod:`knowledge_base.seal`).
     """
 
     __tablename__: ClassVar[str] = "trials"
@@ -139,6 +140,7 @@ class TrialRow(Table, table=True):
     run_id: str = Field(default="", max_length=96)  # the run that looked first; empty: a command
     created_at: str = Field(max_length=32)
     record: dict[str, Any] = _json()
+    seal: str = Field(default="", max_length=64)
 
 
 class ArtifactRow(Table, table=True):

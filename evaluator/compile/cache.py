@@ -1,8 +1,8 @@
 """The compile cache: what tileiras made of a bytecode, kept by content, verified on every load.
 
 A key is the SHA-256 of (format, bytecode hash, architecture, tileiras version, options); an entry is one file: a JSON
-line (evidence or verdict, hash of all) and the cubin.  Entries appear by rename, so two runs at once never see half a
-file and at worst both do the same work.  An entry whose hash does not fit is deleted and made anew.  When the folder
+line (evidence or verdict, seal of all) and the cubin.  Entries appear by rename, so two runs at once never see half a
+file and at worst both do the same work.  An entry whose seal does not fit is deleted and made anew.  When the folder
 grows beyond its limit, the entries used longest ago go first.  cuTile's own cache is not used.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import tempfile
@@ -19,8 +20,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from knowledge_base.records import CompileEvidence, Verdict
+from knowledge_base.seal import folder as own_folder
+from knowledge_base.seal import seal
 
-FORMAT = 1  # raise when an entry's meaning changes: the evidence's definitions, the limits of what is cached
+FORMAT = 2  # raise when an entry's meaning changes: the evidence's definitions, the limits of what is cached
 LIMIT_BYTES = 1 << 30  # about ten thousand cubins
 _PRUNE_TO = 0.8  # of the limit, so that not every write prunes
 
@@ -38,14 +41,6 @@ class Compiled:
         return hashlib.sha256(self.cubin).hexdigest()
 
 
-def default_folder() -> Path:
-    """$TILEWRIGHT_CACHE, or tilewright under $XDG_CACHE_HOME or ~/.cache."""
-    if os.environ.get("TILEWRIGHT_CACHE"):
-        return Path(os.environ["TILEWRIGHT_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "tilewright"
-
-
 def key(kernel: str, arch: str, version: str, options: tuple[str, ...]) -> str:
     """The name of the entry for a bytecode (by hash) assembled by a tileiras version with options."""
     text = json.dumps([FORMAT, kernel, arch, version, list(options)], separators=(",", ":"))
@@ -56,7 +51,7 @@ class Cache:
     """A folder of entries.  Every failure of the file system is a miss, never an error: a cache is a convenience."""
 
     def __init__(self, folder: Path | str | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.folder = (Path(folder) if folder is not None else default_folder()) / "cubins"
+        self.folder = (Path(folder) if folder is not None else own_folder()) / "cubins"
         self.limit_bytes = limit_bytes
 
     def path(self, name: str) -> Path:
@@ -69,7 +64,7 @@ class Cache:
             data = path.read_bytes()
         except OSError:
             return None
-        found = _decode(data)
+        found = _decode(name, data)
         with contextlib.suppress(OSError):
             os.utime(path) if found is not None else path.unlink()
         return found
@@ -84,7 +79,7 @@ class Cache:
             return
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_encode(value))
+                file.write(_encode(name, value))
             os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -111,24 +106,28 @@ class Cache:
         return gone
 
 
-def _encode(value: Compiled | Verdict) -> bytes:
+def _encode(name: str, value: Compiled | Verdict) -> bytes:
     cubin = value.cubin if isinstance(value, Compiled) else b""
     record = value.evidence if isinstance(value, Compiled) else value
     kind = "evidence" if isinstance(value, Compiled) else "verdict"
     body = record.model_dump_json()
-    seal = hashlib.sha256(body.encode() + b"\n" + cubin).hexdigest()
-    return json.dumps({kind: body, "seal": seal}).encode() + b"\n" + cubin
+    return json.dumps({kind: body, "seal": _seal(kind, name, body, cubin)}).encode() + b"\n" + cubin
 
 
-def _decode(data: bytes) -> Compiled | Verdict | None:
+def _decode(name: str, data: bytes) -> Compiled | Verdict | None:
     head, _, cubin = data.partition(b"\n")
     try:
         entry = json.loads(head)
-        body = entry.get("evidence") or entry["verdict"]
-        if hashlib.sha256(body.encode() + b"\n" + cubin).hexdigest() != entry["seal"]:
+        kind = "evidence" if "evidence" in entry else "verdict"
+        body = entry[kind]
+        if not hmac.compare_digest(entry["seal"], _seal(kind, name, body, cubin)):
             return None
-        if "evidence" in entry:
+        if kind == "evidence":
             return Compiled(cubin, CompileEvidence.model_validate_json(body))
         return Verdict.model_validate_json(body)
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
         return None
+
+
+def _seal(kind: str, name: str, body: str, cubin: bytes) -> str:
+    return seal(kind, name, body, hashlib.sha256(cubin).hexdigest())

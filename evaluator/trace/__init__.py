@@ -22,6 +22,7 @@ from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError
 
 from . import contract
 from .compare import same_launches
+from .refusal import FAILURES
 from .result import ArrayFacts, KernelInfo, Request, Traced, read_kernel_info
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ class _Answers:
         message = self._requests.get(number)
         if message is None:
             return self._missing
-        if "verdict" in message:
-            return self._told(message["verdict"])
+        if "failure" in message:
+            return self._told(message["failure"])
         try:
             return self._traced(message, task, request, axes)
         except (PlanError, ExprError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -196,12 +197,16 @@ class _Answers:
         return Traced(plan, kernels, names, axes, dict(request.sizes), self._num_sms, facts, seconds)
 
     def _told(self, told: Any) -> Verdict:
+        """The child's word that the candidate failed: one of FAILURES while it was imported or launched, no other."""
         try:
+            kind, stage, message = str(told["kind"]), str(told["stage"]), str(told["message"])
             line = told["line"] if type(told["line"]) is int else None
-            status, stage = str(told["status"]), str(told["stage"])
-            return self._verdict(status, stage, str(told["error_class"])[:64], str(told["message"])[:2000], line)
+            status = FAILURES[kind]
         except (KeyError, TypeError, ValueError):
-            return self._verdict("invalid", "trace", "bad-answer", "the child's answer is not a verdict")
+            stage = ""
+        if stage not in ("import", "trace"):
+            return self._verdict("invalid", "trace", "bad-answer", "the child's answer is not a failure that there is")
+        return self._verdict(status, stage, kind, message, line)
 
     def _why(self, finished: Finished, marks: Mapping[str, Any], limits: TraceLimits) -> Verdict:
         """Why there is no answer."""

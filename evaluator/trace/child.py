@@ -1,8 +1,9 @@
 """Entry point of the confined child: imports one candidate, answers every request, and exits.
 
 The request comes as one JSON document on standard input.  Each answer is a line on what was standard output: a nonce,
-then JSON.  The candidate's own prints go to standard error, which the parent bounds.  Everything said here is checked
-again by the parent: the candidate shares this process and can say anything.
+then JSON: a plan, or one of the failures of :mod:`.refusal`.  The candidate's own prints go to standard error, which
+the parent bounds.  Everything said here is a claim, which the parent checks: the candidate shares this process and can
+say anything.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def main() -> None:
             try:
                 result = _trace(module, request["task"], one, request["chip"], exporter, current, answer.sent)
             except BaseException as error:
-                result = {"verdict": _verdict(error, "trace")}
+                result = {"failure": _failure(error, "trace")}
             finally:
                 if current.recorder is not None:
                     current.recorder.context.closed = True
                 current.recorder = None
         else:
-            result = {"verdict": failure}
+            result = {"failure": failure}
         answer.send({"request": number, **result})
     answer.send({"done": True})
     os._exit(0)
@@ -139,7 +140,7 @@ def _load(source: str, current: _Current) -> tuple[Any, dict[str, Any] | None]:
         if not callable(module.__dict__.get("launch")):
             raise Refusal("missing-launch", "after the import there is no function launch")
     except BaseException as error:
-        return module, _verdict(error, "import")
+        return module, _failure(error, "import")
     return module, None
 
 
@@ -177,29 +178,28 @@ def _trace(
     }
 
 
-def _verdict(error: BaseException, stage: str) -> dict[str, Any]:
-    """What the exception says of the candidate: status, stage, error class, message and line."""
+def _failure(error: BaseException, stage: str) -> dict[str, Any]:
+    """What the exception says of the candidate: one of FAILURES, the stage, a message and the line."""
     from .export import FrontEndError
 
     line = _line(error)
     message = f"{type(error).__name__}: {error}"
-    status, kind = "invalid", f"{'import' if stage == 'import' else 'launch'}-raised"
+    kind = "import-raised" if stage == "import" else "launch-raised"
     if isinstance(error, FrontEndError):
-        status, kind, message = "build-error", "front-end", f"{error.message}"
-        line = error.line or line
+        kind, message, line = "front-end", f"{error.message}", error.line or line
     elif isinstance(error, Refusal):
-        status, kind, message = error.status, error.error_class, error.message
+        kind, message = error.error_class, error.message
     elif isinstance(error, ValueError) and stage == "trace":
-        status, kind, message = "infeasible", "infeasible", str(error) or "launch raised ValueError"
+        kind, message = "infeasible", str(error) or "launch raised ValueError"
     elif isinstance(error, MemoryError):
-        status, kind, message = "crash", "memory-limit", "the child's memory limit was reached"
+        kind, message = "memory-limit", "the child's memory limit was reached"
     elif isinstance(error, SystemExit):
         kind, message = "exited", f"the file called sys.exit({error.code!r})"
     elif isinstance(error, ImportError) and str(error).startswith("import of "):
         kind, message = "forbidden-import", str(error)
     elif isinstance(error, RecursionError):
         kind = "too-deep"
-    return {"status": status, "stage": stage, "error_class": kind, "message": message[:2000], "line": line}
+    return {"stage": stage, "kind": kind, "message": message[:2000], "line": line}
 
 
 def _line(error: BaseException) -> int | None:

@@ -16,6 +16,7 @@ FILENAME = "candidate.py"  # bytecode holds the file's name, so it must be the s
 MAX_SOURCE_BYTES = 512 * 1024
 MAX_AXES = 16
 MAX_CHOICES = 64
+MAX_WORD = 64  # characters of a choice that is text
 
 # What a candidate may import: cuTile, the stand-in for torch, and modules that only help writing Python.
 MODULES = frozenset(
@@ -129,6 +130,10 @@ def _axes(tree: ast.Module) -> dict[str, list[Any]] | Breach:
                 return Breach(
                     "bad-axes", f"AXES[{name!r}] holds a {type(choice).__name__}: ints, floats and strings", line
                 )
+            if isinstance(choice, int) and choice.bit_length() > 63:
+                return Breach("bad-axes", f"AXES[{name!r}] holds an integer beyond 64 bits", line)
+            if isinstance(choice, str) and not (choice.isprintable() and len(choice) <= MAX_WORD):
+                return Breach("bad-axes", f"AXES[{name!r}] holds text that is no short word: it names a choice", line)
     return {name: list(choices) for name, choices in axes.items()}
 
 

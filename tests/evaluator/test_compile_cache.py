@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from evaluator.compile import Cache, Compiled, pool
-from evaluator.compile.cache import default_folder, key
+from evaluator.compile.cache import key
+from knowledge_base import seal
 from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
 
 
@@ -48,6 +49,22 @@ def test_a_damaged_entry_is_a_miss_and_goes(tmp_path, at):
     path.write_bytes(data)
     assert cache.get(NAME) is None
     assert not path.exists()
+
+
+def test_an_entry_that_another_made_or_that_was_moved_is_a_miss(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "mine")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "another"))
+    cache.put(NAME, entry())
+    theirs = cache.path(NAME).read_bytes()
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "mine"))
+    assert cache.get(NAME) is None
+    cache.put(NAME, entry())
+    other = key("1" * 64, "sm_90", "13.4.92", ())
+    cache.path(other).parent.mkdir(parents=True, exist_ok=True)
+    cache.path(other).write_bytes(cache.path(NAME).read_bytes())
+    assert cache.get(other) is None
+    assert cache.get(NAME) == entry()
+    assert theirs != cache.path(NAME).read_bytes()
 
 
 def test_half_an_entry_is_a_miss(tmp_path):
@@ -106,10 +123,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
 def test_the_users_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("TILEWRIGHT_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "tilewright"
+    assert seal.folder() == tmp_path / "tilewright"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "tilewright"
+    assert seal.folder() == tmp_path / "home" / ".cache" / "tilewright"
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "mine"))
     assert Cache().folder == tmp_path / "mine" / "cubins"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,8 @@ from evaluator.oracle import Oracle
 from evaluator.rejection import Rejected
 from evaluator.trial import begin
 from knowledge_base.chips import chip
-from knowledge_base.records import Candidate, Trial, Verdict
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Candidate, Stage, Status, Trial, Verdict
 from knowledge_base.snf import parse
 from knowledge_base.snf.canonical import canonical
 from knowledge_base.snf.everyday import everyday
@@ -86,6 +89,96 @@ def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:
     assert done.key == trial(source("gelu"), task).key  # fuller, but the same trial
     assert stages[0] == ("trace", 0.0)
     assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+
+
+@pytest.mark.parametrize("name", ["forges_success", "forges_nonsense", "forges_an_answer"])
+def test_a_child_that_claims_success_is_not_believed(name: str, oracle: Oracle) -> None:
+    text = (CANDIDATES[0].parent / "hostile" / f"{name}.py").read_text()
+    done, verdict = judged(text, everyday("gelu", M=100, N=192), oracle)
+    assert (verdict.status, verdict.error_class, done.correct, done.judged) == ("invalid", "bad-answer", False, ())
+
+
+def test_no_rejection_is_a_correct_verdict() -> None:
+    with pytest.raises(ValueError, match="correct"):
+        Rejected(Verdict(status=Status.CORRECT, stage=Stage.DONE))
+
+
+def test_launches_that_no_judged_size_makes_are_not_called_correct(oracle: Oracle) -> None:
+    # At the task's own sizes it launches with another grid, which is wrong, behind a threshold that no size reaches.
+    text = source("gelu").replace(
+        "def launch(stream, x, y, *, TM=32, TN=64):\n",
+        """def launch(stream, x, y, *, TM=32, TN=64):
+    if x.shape[0] > 4_000_000 and x.shape[1] > 3:
+        ct.launch(stream, (1,), tile, (x, y, TM, TN))
+        return
+""",
+    )
+    _, verdict = judged(text, everyday("gelu", M=5_000_000, N=70), oracle)
+    assert (verdict.status, verdict.error_class) == ("unsupported", "own-size-not-judged"), verdict
+    assert "M=5000000" in verdict.message
+    assert verdict.hint
+
+
+def test_a_defect_of_the_evaluator_is_the_candidates_verdict_and_says_so(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evaluator import executable
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("a defect\033[2J")
+
+    monkeypatch.setattr(executable, "execute", fails)
+    _, verdict = judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
+    assert (verdict.status, verdict.error_class) == ("crash", "evaluator-defect")
+    assert verdict.message.startswith("the evaluator failed, which says nothing about the kernel: KeyError: 'a defect")
+    assert "\033" not in verdict.message
+    monkeypatch.undo()
+    monkeypatch.setattr(executable, "execute", lambda *_, **__: (_ for _ in ()).throw(EnvironmentLacks("no tool")))
+    with pytest.raises(EnvironmentLacks):
+        judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
+
+
+OURS = "{m for m in sys.modules if m.split('.')[0] in ('evaluator', 'knowledge_base', 'kernels_generated')}"
+JUDGES = f"""
+import sys
+from evaluator import confine, judge
+from evaluator.trial import begin
+from knowledge_base.chips import chip
+from knowledge_base.records import Candidate
+from knowledge_base.snf.everyday import everyday
+task, gpu, started, run = everyday("gelu", M=100, N=70), chip("rtx5070"), [], confine.run
+def watched(argv, **more):
+    if "evaluator.trace.child" in argv:
+        started.append({OURS})
+    return run(argv, **more)
+confine.run = watched
+done, _ = judge.judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
+assert done.correct, done.verdict
+print(sorted({OURS} - started[0]))
+"""
+ANSWERS = f"""
+import sys, threading
+from multiprocessing import Pipe
+from evaluator import oracle_worker
+from evaluator.oracle import question
+from knowledge_base.snf.everyday import everyday
+ours, theirs = Pipe()
+threading.Thread(target=oracle_worker.serve, args=(theirs,), daemon=True).start()
+assert ours.recv() == ("settled", None)
+before = {OURS}
+task = everyday("attention", B=1, T=5)
+ours.send(question(task, task.sizes, "normal", 1))
+assert ours.recv()[0] == "answer"
+print(sorted({OURS} - before))
+"""
+
+
+@pytest.mark.parametrize("code", [JUDGES, ANSWERS], ids=["judge", "oracle"])
+def test_nothing_of_the_judge_is_imported_once_a_candidate_has_run(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=source("gelu"), capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_the_same_seed_judges_the_same_sizes_and_numbers(oracle: Oracle) -> None:

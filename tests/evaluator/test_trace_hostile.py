@@ -13,7 +13,7 @@ import pytest
 from evaluator.confine import MIB, containment
 from evaluator.trace import Request, Traced, TraceLimits, read_axes, trace
 from knowledge_base.chips import chip
-from knowledge_base.records import Level, Status, Verdict
+from knowledge_base.records import MAX_TEXT, Level, Status, Verdict
 from knowledge_base.snf.everyday import everyday
 
 FOLDER = Path(__file__).parent.parent / "candidates" / "hostile"
@@ -51,6 +51,8 @@ def test_a_hostile_file_gets_the_verdict_it_announces(name: str) -> None:
     assert got.message
     assert got.hint or got.error_class in ("import-raised", "launch-raised"), "the error table has advice"
     assert "/" not in got.message.replace("x / ", ""), "no path of this machine"
+    assert got.message.isprintable()
+    assert len(got.message) <= MAX_TEXT
 
 
 REFUSED = (
@@ -208,6 +210,15 @@ def test_axes_are_read_without_running_anything() -> None:
     source = 'AXES: dict = {"T": [128, 64], "MODE": ("a", None), "S": [0.5, True]}\n1 / 0\n'
     source += "def launch(stream, x, y, *, T, MODE, S, num_sms):\n    pass\n"
     assert read_axes(source) == {"T": [128, 64], "MODE": ["a", None], "S": [0.5, True]}
+
+
+@pytest.mark.parametrize("choice", ["2**70", "1" + 30 * "0", r"'\ud800'", r"'\033[2J'", repr(100 * "x"), "[1]"])
+def test_an_axis_holds_numbers_and_short_words(choice: str) -> None:
+    source = f"AXES = {{'T': [1, {choice}]}}\ndef launch(stream, x, y, *, T):\n    pass\n"
+    found = read_axes(source)
+    assert isinstance(found, Verdict)
+    assert (found.error_class, found.line) == ("bad-axes", 1)
+    assert found.message.isprintable()
 
 
 def test_a_callers_mistake_is_no_verdict() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from knowledge_base import browse
 from knowledge_base.content import content_key
-from knowledge_base.store import Store
+from knowledge_base.store import _RECORDS, Store, _rows
+from knowledge_base.tables import TRIALS
 
 TASK, OTHER, SOURCE = "1f" * 32, "2f" * 32, "AXES = {}\n"
 DIGEST = hashlib.sha256(SOURCE.encode()).hexdigest()
@@ -151,7 +152,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_trial_of_the_first_schema_is_whole(store: Store) -> None:
-    trials = {t.configuration["TM"]: t for t in store.of_candidate(TASK, DIGEST, "rtx5070", SHAPE, "v1")}
+    with store.database.read() as connection:
+        trials = {t.configuration["TM"]: t for t, _ in _rows(connection, _RECORDS.where(TRIALS.c.evaluator == "v1"))}
     assert {tm: trial.key for tm, trial in trials.items()} == {tm: key(tm) for tm in (11, 12, 13, 14)}
     assert {tm: trial.us for tm, trial in trials.items()} == {11: 9.0, 12: 4.0, 13: math.inf, 14: 3.0}
     correct = trials[11]
@@ -162,6 +164,10 @@ def test_a_trial_of_the_first_schema_is_whole(store: Store) -> None:
         ("measured", 9.0, (9.0,)),
     ]
     assert (correct.candidate.source, correct.candidate.note) == (SOURCE, "a note")
+    # Its verdict has no seal: it is shown, and not relied on.
+    known = store.of_candidate(TASK, DIGEST, "rtx5070", SHAPE, "v1")
+    assert {t.key for t in known} == {t.key for t in trials.values()}
+    assert [t for t in known if t.verdict is not None] == []
 
 
 def test_what_was_shown_is_shown_in_the_same_order(store: Store) -> None:

@@ -393,3 +393,69 @@ print(time.perf_counter() - start)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.3  # takes 0.02
+
+
+# ---------------------------------------------------------------------------------------------------- seals
+
+JUDGED = trial(verdict=CORRECT, judged=({"M": 65, "N": 7},), seed=7, seconds=1.5, plans=("ab" * 32,))
+
+
+def believed(store: Store) -> Trial:
+    return stored(store, JUDGED)
+
+
+def test_a_verdict_of_ours_comes_back(store: Store) -> None:
+    store.record([JUDGED])
+    assert believed(store).correct
+    assert believed(store) == JUDGED.fuller(verdict=believed(store).verdict)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("plans", ["cd" * 32]),
+        ("judged", [{"M": 65, "N": 7}, {"M": 1, "N": 1}]),
+        ("infeasible", [{"M": 1, "N": 1}]),
+        ("verdict", {"status": "correct", "stage": "done", "message": "as good as new"}),
+    ],
+)
+def test_what_was_changed_since_is_not_believed(store: Store, field: str, value: object) -> None:
+    store.record([JUDGED])
+    with store.database.write() as connection:
+        (text,) = connection.exec_driver_sql("SELECT record FROM trials").one()
+        changed = json.dumps(json.loads(text) | {field: value})
+        connection.exec_driver_sql("UPDATE trials SET record = ?", (changed,))
+    got = believed(store)
+    assert (got.verdict, got.judged, got.infeasible, got.us) == (None, (), (), JUDGED.us)
+
+
+def test_a_verdict_that_was_written_past_the_judge_is_not_believed(store: Store) -> None:
+    store.record([trial(verdict=None), JUDGED.fuller(configuration={"TM": 1})])
+    with store.database.write() as connection:  # the seal of another trial, and a word for it
+        connection.exec_driver_sql(
+            "UPDATE trials SET status = 'correct', seal = (SELECT max(seal) FROM trials), "
+            'record = json_set(record, \'$.verdict\', json(\'{"status": "correct", "stage": "done"}\'))'
+        )
+    assert not believed(store).correct
+    (first, *_) = store.best(TASK.identity, "rtx5070")  # still a candidate, to be judged
+    assert first.verdict is None
+
+
+def test_another_users_verdict_is_kept_but_not_relied_on(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "theirs"))
+    store.record([JUDGED])
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "mine"))
+    assert believed(store).verdict is None
+    slower = modelled(500.0).model_copy(update={"kind": "measured"})
+    store.record([trial(verdict=None, measurements=(slower,), plans=JUDGED.plans)])  # a time is no verdict
+    assert believed(store).verdict is None
+    with store.database.read() as connection:
+        assert connection.exec_driver_sql("SELECT status FROM trials").scalar() == "correct"  # as people see it
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "theirs"))
+    assert believed(store).correct
+    assert len(believed(store).measurements) == 2
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "mine"))
+    store.record([JUDGED.fuller(seed=8)])  # judged by ours
+    assert (believed(store).correct, believed(store).seed) == (True, 8)
