@@ -129,6 +129,7 @@ def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[st
     keeps the child's imports to what it needs.  Top-level packages of ours must be among them: the child may not list
     the folder that holds them.
     """
+    _compile(tuple(bare))
     return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
 
 
@@ -187,6 +188,15 @@ def packages() -> list[str]:
 def _holds_packages(folder: Path) -> bool:
     """Whether a child may import from ``folder``: an installation's folder, or one on PYTHONPATH that has cuTile."""
     return folder.name in ("site-packages", "dist-packages") or (folder / "cuda" / "tile").is_dir()
+
+
+@functools.cache
+def _compile(bare: tuple[str, ...]) -> None:
+    """Writes the bytecode of the packages' modules where it is missing: a child may not, and compiles each time."""
+    import compileall
+
+    for name in bare:
+        compileall.compile_dir(ROOT / name.replace(".", "/"), maxlevels=0, quiet=2)
 
 
 _BOOTSTRAP = """

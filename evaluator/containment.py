@@ -69,6 +69,10 @@ ATTRIBUTES = (
     "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
 )  # fmt: skip
 
+REFUSED = (
+    *OTHER_PROCESSES, *NETWORK, *LEFT_BEHIND, *NAMESPACES_AND_MOUNTS, *MACHINE, *KERNEL, *LIMITS, *ATTRIBUTES,
+)  # fmt: skip
+
 # The new namespaces that clone makes (linux/sched.h): CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET.
 CLONE_NEW = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 FCNTL_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a signal about a descriptor goes to
@@ -254,16 +258,7 @@ def _program() -> bytes:
 
     filter_ = SyscallFilter(ALLOW)
     refuse = ERRNO(errno.EPERM)
-    for call in (
-        *OTHER_PROCESSES,
-        *NETWORK,
-        *LEFT_BEHIND,
-        *NAMESPACES_AND_MOUNTS,
-        *MACHINE,
-        *KERNEL,
-        *LIMITS,
-        *ATTRIBUTES,
-    ):
+    for call in REFUSED:
         filter_.add_rule(refuse, call)
     # glibc's way of reading a limit is to set none, of the caller (0).
     filter_.add_rule(refuse, "prlimit64", Arg(0, NE, 0))

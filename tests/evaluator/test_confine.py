@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import confine
 from evaluator.confine import MIB, Limits, python_child, run
 from evaluator.trace import BARE
 
@@ -178,8 +179,6 @@ def test_a_caller_that_dies_takes_its_runs_along() -> None:
 
 
 def test_a_run_works_again_after_the_helper_process_was_killed() -> None:
-    from evaluator import confine
-
     assert run(["/bin/true"]).returncode == 0
     helper = confine._warden._process
     assert helper is not None
@@ -194,6 +193,15 @@ def test_a_python_child_is_isolated_but_finds_our_modules(tmp_path: Path, monkey
     done = python_child("evaluator.trace.child", b"not json", Limits(wall_s=20), bare=BARE)
     assert done.returncode == 1
     assert b"JSONDecodeError" in done.stderr_tail
+
+
+def test_a_childs_modules_are_compiled_once_for_all_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "child.py").write_text("def main():\n    print('ran')\n")
+    monkeypatch.setattr(confine, "ROOT", tmp_path)
+    python_child("mine.child", b"", Limits(wall_s=20), bare=("mine",))
+    (compiled,) = (tmp_path / "mine" / "__pycache__").iterdir()
+    assert compiled.name.startswith("child.")
 
 
 def test_a_run_costs_milliseconds_however_large_the_caller_is() -> None:
