@@ -16,6 +16,7 @@ from .refusal import Refusal
 from .symbolic import Number, Size, int_like, value_of
 
 MAX_RANK = 16
+MAX_VIEWS = 4096  # of one unbind, chunk or split
 
 
 class Shape(tuple[Any, ...]):
@@ -469,7 +470,7 @@ def _unpack(args: Any) -> list[Any]:
 
 def _bounded(count: Number, what: str) -> int:
     number = int(count)
-    if number > 4096:
+    if number > MAX_VIEWS:
         raise Refusal("too-many-views", f"{what} would make {number} views")
     return number
 
