@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from knowledge_base.errors import EnvironmentLacks, UserError, nearest
+from knowledge_base.errors import EnvironmentLacks, UserError
 
 
 def sizes(text: str | None) -> dict[str, int]:
@@ -41,8 +41,7 @@ def require_sandbox(level: str | None) -> None:
 
     names = [one.value for one in Level]
     if level not in names:
-        near = nearest(level, names) or names
-        raise UserError(f"--require-sandbox: there is no level {level!r}", f"Levels: {', '.join(near)}.")
+        raise UserError(f"--require-sandbox: there is no level {level!r}", f"Levels: {', '.join(names)}.")
     held = containment()
     if not held.level.reaches(Level(level)):
         mend = held.mend or "docs/judging.md says what each level takes."

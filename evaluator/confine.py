@@ -148,9 +148,10 @@ def containment() -> Containment:
         if done.returncode == 0:
             break
         if not why:
-            said = (done.stderr_tail or done.stdout).decode(errors="replace").strip().splitlines()
+            said = done.stderr_tail.decode(errors="replace").strip().splitlines()
+            last = said[-1].removeprefix(f"confine: {sys.executable}: ") if said else done.breach
             what = "namespaces" if held.namespaces else "Landlock" if held.landlock else "a child of ours"
-            why = f"{what} did not work: {said[-1] if said else done.breach}"
+            why = f"{what} did not work: {last}"
             mend = what_namespaces_need() if held.namespaces else ""
     return replace(held, why=held.why or why, mend=held.mend or mend)
 

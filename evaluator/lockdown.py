@@ -88,7 +88,7 @@ def fork_apart() -> int:
     """
     pid = int(_syscall(*map(ctypes.c_long, (CLONE[os.uname().machine], CLONE_NEW | signal.SIGCHLD, 0, 0, 0, 0))))
     if pid < 0:
-        raise _error("new namespaces")
+        raise _error("clone")
     return pid
 
 

@@ -124,7 +124,8 @@ def _become(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) ->
 
 
 def _complain(stderr: int, job: dict[str, Any], error: BaseException) -> None:
-    os.write(stderr, f"confine: {job['argv'][0]}: {error}\n".encode(errors="replace"))
+    said = getattr(error, "strerror", None) or error
+    os.write(stderr, f"confine: {job['argv'][0]}: {said}\n".encode(errors="replace"))
 
 
 def _allowed(which: int, value: int) -> int:

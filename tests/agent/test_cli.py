@@ -176,7 +176,7 @@ def test_a_level_that_is_not_reached_ends_with_3_before_anything_is_done(
     assert "candidates are contained at level limited, not filtered: this kernel has no seccomp filters" in said
     assert "another kernel" in said
     assert invoke([*command, "--require-sandbox", "filterd", "--json"]) == 2
-    assert "Levels: filtered" in capfd.readouterr().out
+    assert "Levels: full, filtered, limited." in capfd.readouterr().out
 
 
 def test_a_level_that_is_reached_is_no_obstacle(capfd: pytest.CaptureFixture[str]) -> None:
