@@ -67,8 +67,6 @@ def judge_composed(
             names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
             examination = Examination(whole, executable, sizes, seed, asked, names=names, repeats=MAX_REPEATS)
             examination.run()
-            if any(at not in examination.ran for at in sizes):
-                raise RuntimeError("a judgement with sizes that were not run")
             verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=examination.numbers)
         except Rejected as rejected:
             verdict = finished(rejected.verdict, "")

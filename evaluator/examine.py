@@ -70,7 +70,7 @@ class Examination:
         self.ops = frozenset(node.op for node in task.graph.nodes)
 
     def run(self, progress: Progress | None = None, after_normal: Callable[[], None] | None = None) -> None:
-        """Every distribution in turn.  Raises Rejected.
+        """Every distribution in turn.  Raises Rejected; where it does not, every size was run and came out right.
 
         ``after_normal`` is called once normal inputs have passed: most candidates that are wrong are wrong on these.
         """
@@ -81,6 +81,8 @@ class Examination:
                 self.distribution(name, number)
                 if number == 0 and after_normal is not None:
                     after_normal()
+        if not self.sizes or any(at not in self.ran for at in self.sizes):
+            raise RuntimeError("a judgement without sizes, or with sizes that were not run")
 
     def distribution(self, name: str, number: int) -> None:
         """Runs one distribution's cases and judges its pools.  Raises Rejected.

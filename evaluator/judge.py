@@ -122,7 +122,7 @@ class _Judging:
         self.progress("trace", 0.0)
         if not isinstance(read_axes(self.source), Verdict):  # else no child is started
             load()
-            if not containment().landlock:
+            if not containment().landlock:  # a candidate could write files that the oracle has yet to import
                 oracle.settle()
         self.trace(traced, seed)
         examination = self.examination(seed, oracle)
@@ -143,14 +143,11 @@ class _Judging:
 
     def check(self, examination: Examination) -> None:
         """What "correct" stands on, looked at once more: plans, the task's own sizes served by one, and sizes run."""
-        covered = self.covered
-        sizes = [at for at, _ in covered.chosen]
-        if not covered.plans or not sizes or any(at not in examination.ran for at in sizes):
-            raise RuntimeError("a judgement without plans, or with sizes that were not run")
-        own = covered.serving(dims(self.task.sizes, self.chip))
-        if own is None:
-            raise RuntimeError("a judgement without a plan for the task's own sizes")
-        if own not in {index for _, index in covered.chosen}:
+        run_by = {index for at, index in self.covered.chosen if at in examination.ran}
+        own = self.covered.serving(dims(self.task.sizes, self.chip))
+        if own is None or not run_by:
+            raise RuntimeError("a judgement without a plan for the task's own sizes, or of no plan")
+        if own not in run_by:
             message = f"no judged size runs the launches that {text(self.task.sizes)} gets"
             raise reject(Status.UNSUPPORTED, "own-size-not-judged", message)
 

@@ -39,7 +39,10 @@ def seal(kind: str, *parts: object) -> str:
 
 @functools.cache
 def _key(at: Path) -> bytes:
-    """The key in a folder, made if there is none; of two that make one at once the first wins."""
+    """The key in a folder, made if there is none; of two that make one at once the first wins.
+
+    Where a file system has no hard links the last one wins, and what the other process seals is made anew some day.
+    """
     path = at / "key"
     with contextlib.suppress(OSError):
         at.mkdir(parents=True, exist_ok=True)
@@ -48,10 +51,14 @@ def _key(at: Path) -> bytes:
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(secrets.token_bytes(KEY_BYTES))
-                with contextlib.suppress(FileExistsError):
+                try:
                     os.link(temporary, path)
+                except FileExistsError:
+                    pass
+                except OSError:
+                    os.replace(temporary, path)
             finally:
-                os.unlink(temporary)
+                Path(temporary).unlink(missing_ok=True)
         key = path.read_bytes()
         if len(key) == KEY_BYTES:
             return key

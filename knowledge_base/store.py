@@ -250,8 +250,9 @@ def _record(connection: Connection, trial: Trial, run: str) -> None:
     candidate = _candidate_key(trial.task, trial.candidate.digest)
     mine = _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS)  # SQLite's writers take turns anyway
     known, mark = next(iter(_rows(connection, mine)), (None, ""))
-    if known is not None and trial.verdict is not None and not _ours(known, mark):
-        known, mark = _unjudged(known), ""  # the verdict of our own evaluator is worth more than a stranger's
+    ours = known is None or _ours(known, mark)
+    if known is not None and trial.verdict is not None and not ours:
+        known, ours = _unjudged(known), True  # the verdict of our own evaluator is worth more than a stranger's
     whole = trial if known is None else known.merged(trial)
     if whole == known:
         return
@@ -260,7 +261,7 @@ def _record(connection: Connection, trial: Trial, run: str) -> None:
         "kind": whole.time.kind if whole.time else "",
         "us": whole.time.us if whole.time else None,
         "record": plain(whole.model_dump(exclude={"candidate"})),
-        "seal": mark if trial.verdict is None else _seal(whole),
+        "seal": _seal(whole) if ours else mark,
     }
     if known is not None:
         connection.execute(TRIALS.update().where(TRIALS.c.key == trial.key).values(**found))

@@ -201,12 +201,11 @@ class _Answers:
         try:
             kind, stage, message = str(told["kind"]), str(told["stage"]), str(told["message"])
             line = told["line"] if type(told["line"]) is int else None
-            status = FAILURES[kind]
+            if stage not in ("import", "trace"):
+                raise ValueError(stage)
+            return self._verdict(FAILURES[kind], stage, kind, message, line)
         except (KeyError, TypeError, ValueError):
-            stage = ""
-        if stage not in ("import", "trace"):
             return self._verdict("invalid", "trace", "bad-answer", "the child's answer is not a failure that there is")
-        return self._verdict(status, stage, kind, message, line)
 
     def _why(self, finished: Finished, marks: Mapping[str, Any], limits: TraceLimits) -> Verdict:
         """Why there is no answer."""

@@ -35,3 +35,14 @@ def test_where_no_key_can_be_kept_seals_hold_for_the_process(tmp_path: Path, mon
     code = "from knowledge_base.seal import seal; print(seal('kind', 1))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() != seal.seal("kind", 1)
+
+
+def test_a_file_system_without_hard_links_holds_a_key_too(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", refused)
+    said = seal.seal("kind", 1)
+    seal._key.cache_clear()
+    assert seal.seal("kind", 1) == said
+    assert [path.name for path in mine.iterdir()] == ["key"]

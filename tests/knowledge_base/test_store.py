@@ -459,3 +459,11 @@ def test_another_users_verdict_is_kept_but_not_relied_on(
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "mine"))
     store.record([JUDGED.fuller(seed=8)])  # judged by ours
     assert (believed(store).correct, believed(store).seed) == (True, 8)
+
+
+def test_a_rejection_stays_ours_when_a_search_adds_its_plan(store: Store) -> None:
+    rejected = Verdict(status=Status.WRONG, stage=Stage.COMPARE, message="no")
+    store.record([trial(verdict=rejected, measurements=())])
+    store.record([trial(verdict=None, plans=("ab" * 32,))])
+    got = believed(store)
+    assert (got.verdict, got.plans, got.us) == (rejected, ("ab" * 32,), 128.0)
