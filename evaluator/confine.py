@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import functools
 import json
 import os
 import selectors
-import shutil
+import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -28,10 +28,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from evaluator import scratch
 from evaluator.containment import OURS, ROOT, Containment, attempts, what_namespaces_need
 
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
+START_S = 10.0  # in which the warden starts a supervisor; it takes a millisecond
+LATE, LAST_WORDS_S = 1.1, 1.0  # when a supervisor is late: at this many times the time allowed, and so much more
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Limits:
 
     ``output_bytes`` bounds standard output and, apart from it, standard error.  ``processes`` counts the whole tree,
     threads included: a watcher that looks every 20 ms ends the run; where it is 1 the kernel refuses a user the second.
+    It also ends one that leaves too many files or bytes in its directory (:func:`evaluator.scratch.crowded`).
     """
 
     wall_s: float = 60.0
@@ -85,6 +89,7 @@ def run(
     """
     limits, held = limits or Limits(), held or containment()
     folder = tempfile.mkdtemp(prefix="tilewright-")
+    leash: socket.socket | None = None
     try:
         for name, content in {**(files or {}), ".stdin": stdin}.items():
             Path(folder, name).write_bytes(content)
@@ -108,18 +113,20 @@ def run(
                 },
             }
             with held.ruleset(folder, argv[0], packages()) as ruleset:
-                outcome = _supervised(job, source, limits, ruleset)
+                outcome, leash = _supervised(job, source, limits, ruleset)
         breach = outcome.breach
         if breach in ("", "signal") and outcome.returncode:
             if _starved(outcome.stderr):
                 breach = "memory"
-            elif _filled(folder, limits.file_bytes):
+            elif scratch.filled(folder, limits.file_bytes):
                 breach = "file"
-        found = {name: data for name in collect if (data := _read(folder, name, limits.file_bytes)) is not None}
+        found = {name: data for name in collect if (data := scratch.read(folder, name, limits.file_bytes)) is not None}
         tail = outcome.stderr[-STDERR_TAIL_BYTES:]
         return Finished(outcome.returncode, outcome.stdout, tail, breach, outcome.seconds, found)
     finally:
-        _remove(folder)
+        scratch.remove(folder)
+        if leash is not None:  # last: should we be killed before, the supervisor sees it close, and removes
+            leash.close()
 
 
 def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
@@ -220,45 +227,6 @@ def _starved(stderr: bytes) -> bool:
     return any(w in tail for w in (b"memoryerror", b"bad_alloc", b"out of memory", b"cannot allocate memory"))
 
 
-def _filled(folder: str, limit: int) -> bool:
-    """Whether a file of the directory has the greatest size allowed: a failed program wanted to write on."""
-    for at, _, files in os.walk(folder):
-        for path in (os.path.join(at, name) for name in files):
-            with contextlib.suppress(OSError):
-                if os.lstat(path).st_size >= limit:
-                    return True
-    return False
-
-
-def _remove(folder: str) -> None:
-    """Removes what a program left, directories that it closed (mode 0) too.  It may have put a link in its place."""
-    if os.path.islink(folder):
-        os.unlink(folder)
-    elif os.path.isdir(folder):
-        os.chmod(folder, 0o700)
-        for at, below, _ in os.walk(folder):  # from the top: a directory is opened up before it is walked
-            for path in (os.path.join(at, name) for name in below):
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read(folder: str, name: str, limit: int) -> bytes | None:
-    """A file that the program left; None for what is missing, too large, or not a plain file of the folder."""
-    try:
-        descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size >= limit:  # at the limit it was cut off
-            return None
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
-        os.close(descriptor)
-
-
 # ---------------------------------------------------------------------------------------------------- the warden's side
 
 
@@ -285,6 +253,16 @@ class _Warden:
                     self._socket = None
                     if last:
                         raise
+
+    def replace(self) -> None:
+        """Ends the process, for one that does not answer; the next run starts another."""
+        with self._lock:
+            if self._process is not None and self._owner == os.getpid():
+                self._process.kill()
+                self._process.wait()
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -314,44 +292,68 @@ class _Outcome:
     stderr: bytes
 
 
-def _supervised(job: Mapping[str, object], stdin: IO[bytes], limits: Limits, ruleset: int | None) -> _Outcome:
-    out_r, out_w = os.pipe()
-    err_r, err_w = os.pipe()
-    leash, theirs = socket.socketpair()
-    try:
+def _supervised(
+    job: Mapping[str, object], stdin: IO[bytes], limits: Limits, ruleset: int | None
+) -> tuple[_Outcome, socket.socket]:
+    """What came of the job, and the leash: its supervisor waits for it to close."""
+    for _ in range(2):  # a program that may signal others can have stopped the warden
+        out_r, out_w = os.pipe()
+        err_r, err_w = os.pipe()
+        leash, theirs = socket.socketpair()
+        outcome: _Outcome | None = None
         try:
-            given = [stdin.fileno(), out_w, err_w, theirs.fileno()]
-            _warden.send(json.dumps(job).encode(), given if ruleset is None else [*given, ruleset])
+            try:
+                given = [stdin.fileno(), out_w, err_w, theirs.fileno()]
+                _warden.send(json.dumps(job).encode(), given if ruleset is None else [*given, ruleset])
+            finally:
+                os.close(out_w)
+                os.close(err_w)
+                theirs.close()
+            outcome = _gather(out_r, err_r, leash, limits)
         finally:
-            os.close(out_w)
-            os.close(err_w)
-            theirs.close()
-        return _gather(out_r, err_r, leash, limits)
-    finally:
-        leash.close()
-        os.close(out_r)
-        os.close(err_r)
+            os.close(out_r)
+            os.close(err_r)
+            if outcome is None:
+                leash.close()
+        if outcome is not None:
+            return outcome, leash
+        _warden.replace()
+    raise OSError(errno.EAGAIN, f"no process was started in {2 * START_S:.0f} s")
 
 
-def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcome:
-    """Reads both streams within their bounds until the supervisor has ended the tree and both are at their end."""
+def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcome | None:
+    """Reads both streams within their bounds until the supervisor has ended the tree and both are at their end.
+
+    The supervisor keeps the time; should it be killed or stopped itself, it is ended here.  None: there was none.
+    """
     chunks: dict[int, list[bytes]] = {out: [], err: []}
     sizes = {out: 0, err: 0}
-    answer = b""
-    flooded = False
-    # The supervisor keeps the program's time; should it be killed itself, the caller must not wait for ever.
-    give_up = time.monotonic() + limits.wall_s + 15.0
+    said = b""  # on the leash: the supervisor's number, then how the program ended, a line each
+    flooded = late = False
+    start = time.monotonic()
+    give_up = start + START_S
     with selectors.DefaultSelector() as selector:
         for source in (out, err, leash):
             selector.register(source, selectors.EVENT_READ)
         while selector.get_map():
             left = give_up - time.monotonic()
             if left <= 0:
-                break
+                if not said:
+                    return None
+                if late:
+                    break  # whoever holds a stream open still is not waited for
+                late = True
+                give_up += LAST_WORDS_S
+                if leash.fileno() in selector.get_map():  # it is alive
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(said.split()[0]), signal.SIGKILL)
+                continue
             for key, _ in selector.select(left):
                 if key.fileobj is leash:
                     data = leash.recv(4096)
-                    answer += data
+                    if data and not said:
+                        give_up = start + LATE * limits.wall_s + LAST_WORDS_S
+                    said += data
                 else:
                     data = os.read(key.fd, 1 << 16)
                     sizes[key.fd] += len(data)
@@ -361,10 +363,12 @@ def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcom
                         flooded = True
                         with contextlib.suppress(OSError):
                             leash.shutdown(socket.SHUT_WR)
-                if not data:
+                if not data or (said.count(b"\n") == 2 and key.fileobj is leash):  # it stays until we let go
                     selector.unregister(key.fileobj)
-    told: dict[str, Any] = (
-        json.loads(answer) if answer else {"returncode": -9, "breach": "signal", "seconds": limits.wall_s}
-    )
+    number, _, answer = said.partition(b"\n")
+    if not number:
+        return None
+    gone = {"returncode": -signal.SIGKILL, "breach": "time" if late else "signal", "seconds": time.monotonic() - start}
+    told: dict[str, Any] = json.loads(answer) if answer else gone
     breach = "output" if flooded else told["breach"]
     return _Outcome(told["returncode"], breach, told["seconds"], b"".join(chunks[out]), b"".join(chunks[err]))

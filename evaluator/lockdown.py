@@ -14,7 +14,8 @@ import os
 import signal
 from contextlib import suppress
 
-PR_SET_SECCOMP = 22  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
@@ -53,6 +54,11 @@ def no_new_privileges() -> None:
 def adopt_orphans() -> None:
     """Orphans below this process become its children, whatever they did to detach."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """This process is killed when its parent ends, however that ended.  A fork of it is not."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def drop_capabilities() -> None:

@@ -6,9 +6,10 @@ doing that in the caller would adopt orphans of its other children, and forking 
 cost tens of milliseconds.  This process has one thread and a few megabytes: a fork of it takes under a millisecond.
 
 Protocol: the caller sends one message per run over a Unix socket (JSON with the descriptors of stdin, stdout, stderr,
-a leash and, where there is one, a Landlock ruleset).  A fork of the warden, the supervisor, starts the program, watches
-it, ends the tree and writes one JSON line to the leash.  The leash closing means that the caller gave up or died: the
-tree is ended.  Standard library only.
+a leash and, where there is one, a Landlock ruleset).  A fork of the warden, the supervisor, writes its number to the
+leash, starts the program, watches it, ends the tree and writes one JSON line.  The leash closing means that the caller
+gave up or died: the tree is ended, and the run's directory removed.  Where a program may signal others it can kill its
+supervisor: it dies with it, and the warden ends what it started.  Standard library only.
 """
 
 from __future__ import annotations
@@ -24,42 +25,66 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from evaluator import lockdown
+from evaluator import lockdown, scratch
 
 MAX_MESSAGE = 1 << 16
-WATCH_S = 0.02  # how often the number of processes is looked at
+WATCH_S = 0.02  # how often the number of processes and the directory are looked at
 
 
 def main() -> None:
     """Serves runs until the caller's end of the socket, whose descriptor is the first argument, closes."""
     control = int(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it closes the leashes
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
+    lockdown.adopt_orphans()  # of a supervisor that was killed
     gc.disable()
     gc.freeze()  # what a fork does not write to, it need not copy
     sock = socket.socket(fileno=control)
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    supervisors: dict[int, int] = {}  # by pidfd
     while True:
-        message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 5)
-        if not message:
-            return
-        if os.fork() == 0:
-            try:
-                sock.close()
-                _supervise(json.loads(message), *descriptors)
-            finally:
-                os._exit(0)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        for descriptor, _ in poll.poll():
+            if descriptor == control:
+                started = _serve(sock)
+                if started == 0:
+                    return
+                handle = os.pidfd_open(started)
+                supervisors[handle] = started
+                poll.register(handle, select.POLLIN)
+            else:
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                status = os.waitpid(supervisors.pop(descriptor), 0)[1]
+                if os.WIFSIGNALED(status):
+                    _end_all(keep=set(supervisors.values()))
+
+
+def _serve(sock: socket.socket) -> int:
+    """Takes one run and starts its supervisor, whose number it gives back; 0 when there will be no more."""
+    message, descriptors, _flags, _address = socket.recv_fds(sock, MAX_MESSAGE, 5)
+    if not message:
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        try:
+            sock.close()
+            _supervise(json.loads(message), *descriptors)
+        finally:
+            os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return pid
 
 
 def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash: int, ruleset: int = -1) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    """Says its number on the leash, runs the program, says how it ended, and stays until the caller lets go."""
     lockdown.adopt_orphans()
     start = time.monotonic()
     answer: dict[str, Any]
+    os.write(leash, b"%d\n" % os.getpid())
     try:
         pid = _start(job, (stdin, stdout, stderr), ruleset)
     except OSError as error:
@@ -68,14 +93,18 @@ def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash:
     else:
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
-        breach = _watch(pid, leash, start + job["wall_s"], job["processes"])
+        breach = _watch(pid, leash, job)
         status, processor_s = _end(pid, breach != "")
         if os.WIFSIGNALED(status) and not breach:
             # At its limit of processor time the kernel kills, and does not say why.
             limit = 0.9 * _allowed(resource.RLIMIT_CPU, job["rlimits"]["RLIMIT_CPU"])
             breach = "time" if os.WTERMSIG(status) == signal.SIGKILL and processor_s > limit else "signal"
         answer = {"returncode": os.waitstatus_to_exitcode(status), "breach": breach}
-    os.write(leash, json.dumps({**answer, "seconds": time.monotonic() - start}).encode() + b"\n")
+    with contextlib.suppress(OSError):  # the caller may be gone
+        os.write(leash, json.dumps({**answer, "seconds": time.monotonic() - start}).encode() + b"\n")
+        while os.read(leash, 1):
+            pass
+    scratch.remove(job["cwd"])  # the caller did, unless it was killed
 
 
 def _start(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) -> int:
@@ -115,6 +144,7 @@ def _become(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) ->
         for name, value in job["rlimits"].items():
             which = getattr(resource, name)
             resource.setrlimit(which, 2 * (_allowed(which, value),))
+        lockdown.end_with_parent()
         _isolate(ruleset, base64.b64decode(job["filter"]))
         os.closerange(3, 1024)
         os.execve(job["argv"][0], job["argv"], job["env"])
@@ -144,8 +174,9 @@ def _isolate(ruleset: int, program: bytes) -> None:
         lockdown.refuse(program)
 
 
-def _watch(pid: int, leash: int, deadline: float, processes: int) -> str:
+def _watch(pid: int, leash: int, job: dict[str, Any]) -> str:
     """Waits for the program to end by itself ("") or to break a limit (its name)."""
+    deadline = time.monotonic() + job["wall_s"]
     program = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(program, select.POLLIN)
@@ -160,13 +191,15 @@ def _watch(pid: int, leash: int, deadline: float, processes: int) -> str:
             return ""
         if leash in ready:
             return "ended"
-        if sum(_below(os.getpid()).values()) > processes:
+        if sum(_below(os.getpid()).values()) > job["processes"]:
             return "processes"
+        if scratch.crowded(job["cwd"], job["rlimits"]["RLIMIT_FSIZE"]):
+            return "file"
 
 
 def _below(root: int) -> dict[int, int]:
     """Every living descendant of ``root``, with its number of threads: to the kernel each of them is a process."""
-    children = _listed if os.path.exists(f"/proc/{root}/task/{root}/children") else _walked()
+    children = _lister()
     found: dict[int, int] = {}
     todo = children(root)
     while todo:
@@ -176,6 +209,15 @@ def _below(root: int) -> dict[int, int]:
         if stat is not None and stat[0] != b"Z":
             found[pid] = int(stat[17])
     return found
+
+
+def _children(pid: int) -> set[int]:
+    return set(_lister()(pid))
+
+
+def _lister() -> Callable[[int], list[int]]:
+    """What tells the children of a process."""
+    return _listed if os.path.exists("/proc/thread-self/children") else _walked()
 
 
 def _listed(pid: int) -> list[int]:
@@ -219,13 +261,27 @@ def _end(pid: int, kill: bool) -> tuple[int, float]:
                     status, processor_s = ended[1], ended[2].ru_utime + ended[2].ru_stime
         except ChildProcessError:
             break  # nobody is left, orphans included: they would be ours
-        victims = _below(os.getpid())
-        for victim in victims:  # stop first: a killed parent's place is taken faster than it is found
-            _signal(victim, signal.SIGSTOP)
-        for victim in victims:
-            _signal(victim, signal.SIGKILL)
+        _kill(_below(os.getpid()))
         time.sleep(0.0005)
     return status, processor_s
+
+
+def _end_all(keep: set[int]) -> None:
+    """Ends and reaps the processes below this one that are not below a supervisor of ``keep``: a dead one's."""
+    give_up = time.monotonic() + 10.0
+    while (strays := _children(os.getpid()) - keep) and time.monotonic() < give_up:
+        _kill([pid for stray in strays for pid in (stray, *_below(stray))])
+        for stray in strays:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(stray, os.WNOHANG)
+        time.sleep(0.0005)
+
+
+def _kill(victims: Collection[int]) -> None:
+    for victim in victims:  # stop first: a killed parent's place is taken faster than it is found
+        _signal(victim, signal.SIGSTOP)
+    for victim in victims:
+        _signal(victim, signal.SIGKILL)
 
 
 def _signal(pid: int, number: int) -> None:

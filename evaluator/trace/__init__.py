@@ -220,7 +220,7 @@ class _Answers:
             "output": ("invalid", "output-megabytes", f"{where} printed more than {limits.output_bytes} bytes"),
             "processes": ("invalid", "too-many-processes", f"{where} started processes or threads"),
             "memory": ("crash", "memory-limit", f"{where} took more than {limits.memory_bytes // MIB} MiB"),
-            "file": ("invalid", "file-limit", f"{where} wrote a file of more than {limits.file_bytes} bytes"),
+            "file": ("invalid", "file-limit", f"{where} wrote too many files, or one of {limits.file_bytes} bytes"),
             "signal": ("crash", "crashed", f"{where} ended the process by signal {-finished.returncode}"),
             "": ("invalid", "exited", f"{where} ended the process with exit code {finished.returncode}"),
         }.get(finished.breach, ("crash", "crashed", f"{where} ended the process"))

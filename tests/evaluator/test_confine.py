@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import confine
+from evaluator import confine, scratch
 from evaluator.confine import MIB, Limits, python_child, run
+from evaluator.containment import Containment
 from evaluator.trace import BARE
 
 SH = "/bin/sh"
@@ -161,10 +163,83 @@ def test_a_program_cannot_see_the_input_of_another_and_runs_from_threads_do_not_
     assert answers == {n: str(n).encode() * 1000 for n in range(12)}
 
 
-def test_a_caller_that_dies_takes_its_runs_along() -> None:
+def gone(marker: str, seconds: float = 5.0) -> bool:
+    """Whether no process with ``marker`` is left, now or soon: a kill takes effect a moment later."""
+    until = time.monotonic() + seconds
+    while alive(marker) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not alive(marker)
+
+
+UNHELD = Containment(why="a test")  # as on a machine where the kernel refuses nothing
+
+
+def test_a_program_that_kills_its_supervisor_dies_with_all_that_it_started() -> None:
+    started = time.monotonic()
+    done = run([SH, "-c", "(setsid sleep 17.01 &); sleep 17.02 & kill -9 $PPID; sleep 17.03"], held=UNHELD)
+    assert done.breach == "signal"
+    assert time.monotonic() - started < 5
+    assert gone("17.0")
+    assert run(["/bin/true"]).returncode == 0
+
+
+def test_a_program_that_stops_its_supervisor_is_ended_soon_after_its_deadline() -> None:
+    started = time.monotonic()
+    program = [SH, "-c", "(setsid sleep 17.11 &); sleep 17.12 & kill -STOP $PPID; sleep 17.13"]
+    done = run(program, held=UNHELD, limits=Limits(wall_s=1.0))
+    assert done.breach == "time"
+    assert time.monotonic() - started < 1.1 * 1.0 + 2 * confine.LAST_WORDS_S + 0.5
+    assert gone("17.1")
+
+
+def test_a_helper_process_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["/bin/true"]).returncode == 0
+    monkeypatch.setattr(confine, "START_S", 0.5)
+    helper = confine._warden._process
+    assert helper is not None
+    helper.send_signal(signal.SIGSTOP)
+    assert run(["/bin/true"]).returncode == 0
+    assert helper.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "for number in range(3000): open(str(number), 'w').close()",
+        "for number in range(5): open(str(number), 'wb').write(bytes(10**6))",
+        "for _ in range(50): os.mkdir('x' * 200); os.chdir('x' * 200)",
+        "for _ in range(3000): os.mkdir('d'); os.chdir('d')",
+    ],
+)
+def test_a_directory_takes_so_many_files_and_bytes_and_goes_away_whatever_is_in_it(left: str) -> None:
+    code = f"import os, time; print(os.getcwd(), flush=True)\n{left}\ntime.sleep(15)"
+    started = time.monotonic()
+    done = python(code, limits=Limits(wall_s=20, file_bytes=MIB))
+    assert done.breach == "file"
+    assert time.monotonic() - started < 10
+    assert not Path(done.stdout.decode().strip()).exists()
+
+
+def test_directories_nested_deeper_than_any_path_are_removed(tmp_path: Path) -> None:
+    inner = os.open(tmp_path, os.O_RDONLY)
+    for depth in range(3000):
+        os.mkdir("d" * 20, 0o700, dir_fd=inner)
+        os.close(os.open("file", os.O_CREAT, dir_fd=inner))
+        above, inner = inner, os.open("d" * 20, os.O_RDONLY, dir_fd=inner)
+        os.chmod("d" * 20, 0 if depth == 2000 else 0o700, dir_fd=above)
+        os.close(above)
+    os.close(inner)
+    scratch.remove(str(tmp_path))
+    assert not tmp_path.exists()
+    tmp_path.mkdir()  # pytest removes it
+
+
+def test_a_caller_that_dies_takes_its_runs_along(tmp_path: Path) -> None:
     code = "from evaluator.confine import run\nprint('go', flush=True)\n"
     code += "run(['/bin/sh', '-c', 'setsid sleep 16.91 & sleep 16.92'])"
-    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
     assert caller.stdout is not None
     caller.stdout.readline()
     until = time.monotonic() + 10
@@ -173,9 +248,10 @@ def test_a_caller_that_dies_takes_its_runs_along() -> None:
     caller.kill()
     caller.wait()
     caller.stdout.close()
-    while alive("16.9") and time.monotonic() < until + 5:
+    assert gone("16.9")
+    while list(tmp_path.iterdir()) and time.monotonic() < until + 5:
         time.sleep(0.02)
-    assert not alive("16.9")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_works_again_after_the_helper_process_was_killed() -> None:
