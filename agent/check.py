@@ -67,7 +67,7 @@ def check(
     as_json: bool,
 ) -> int:
     """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
-    from evaluator.judge import judge
+    from evaluator.judge_process import JudgeProcess
     from evaluator.trial import begin
     from knowledge_base.records import Candidate
     from knowledge_base.snf import task_named
@@ -87,7 +87,9 @@ def check(
             if status is not None:
                 status.update(f"{stage} {100 * share:.0f}%")
 
-        trial, plans = judge(begin(candidate, task, chip, axes), task, chip, seed=seed, jobs=cores(), progress=progress)
+        with JudgeProcess() as judges:
+            begun = begin(candidate, task, chip, axes)
+            trial, plans = judges.judge(begun, task, chip, seed=seed, jobs=cores(), progress=progress)
     verdict = trial.verdict
     assert verdict is not None
     noted = note_of(task, [trial], db, artifacts(trial, plans))
@@ -132,13 +134,9 @@ def emulate(
 
     Exit 0 if that gave results within the judge's limits; 1 if it was stopped, found unsafe, or its results are wrong.
     """
-    import time
-
-    from evaluator.cases import run_case
-    from evaluator.compare import Failure, measure, summary
-    from evaluator.executable import Executable
-    from evaluator.oracle import Oracle
-    from evaluator.rejection import Rejected
+    from evaluator.compare import Failure, summary
+    from evaluator.confine import containment
+    from evaluator.judge_process import JudgeProcess
     from evaluator.trace import Request, trace
     from knowledge_base.records import Verdict
     from knowledge_base.snf import task_named
@@ -147,44 +145,38 @@ def emulate(
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     check_axes(source, axes)
-    (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "general")], chip)
     document: dict[str, Any] = {"task": task.name, "shape": task.sizes, "configuration": dict(axes) or "default"}
-    if isinstance(traced, Verdict):
-        return _stopped(traced, source, document, as_json)
-    with Oracle() as oracle:
-        expected = oracle.expect(task, task.sizes, "normal", seed or 0)
-    start = time.monotonic()
-    executable = Executable.of_task(task, [traced], chip, start + EMULATE_SECONDS)
-    try:
-        cases = run_case(executable, task, dict(task.sizes), "normal", expected)
-    except Rejected as rejected:
-        return _stopped(rejected.verdict, source, document, as_json)
-    seconds = time.monotonic() - start
+    with JudgeProcess() as judges:
+        if not containment().landlock:  # the candidate could write files that the process has yet to read
+            judges.wait()
+        (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "general")], chip)
+        if isinstance(traced, Verdict):
+            return _stopped(traced, source, document, as_json)
+        made = judges.emulate(task, traced, chip, seed or 0)
+    if isinstance(made, Verdict):
+        return _stopped(made, source, document, as_json)
+    of_outputs, seconds = made
     figures: dict[str, dict[str, Any]] = {}
-    for case in cases:
-        errors = measure(case)
-        figures[case.output] = {"failure": errors.kind} if isinstance(errors, Failure) else summary(errors)
-        figures[case.output] |= dict(zip(("wrong", "remark"), _beyond(errors), strict=True))
+    for output, errors in of_outputs.items():
+        figures[output] = {"failure": errors.kind} if isinstance(errors, Failure) else summary(errors)
+        figures[output] |= dict(zip(("wrong", "remark"), _beyond(errors), strict=True))
     code = EXIT_REJECTED if any(figure["wrong"] for figure in figures.values()) else EXIT_DONE
     document |= {"outputs": figures, "seconds": round(seconds, 3), "launches": len(traced.plan.launches)}
     if as_json:
         emit(document)
         return code
     err = console(error=True)
-    made = table(
+    shown = table(
         [("output", "left", 12), ("elements", "right", 10), ("RMS error", "right", 12), ("÷ PyTorch's", "right", 11)]
     )
     for name, figure in figures.items():
-        made.add_row(name, *(_number(figure.get(key)) for key in ("elements", "rms")), _ratio(figure.get("rms_ratio")))
-    err.print(made)
+        shown.add_row(name, *(_number(figure.get(key)) for key in ("elements", "rms")), _ratio(figure.get("rms_ratio")))
+    err.print(shown)
     for name, figure in figures.items():
         if figure["remark"]:
             err.print(f"{name} is {figure['remark']}", markup=False, style="red" if figure["wrong"] else "yellow")
     err.print(f"{pairs(task.sizes)}, {document['launches']} launches, run twice in {seconds:.1f} s", style="dim")
     return code
-
-
-EMULATE_SECONDS = 120.0
 
 
 def _beyond(errors: Errors | Failure) -> tuple[bool, str]:

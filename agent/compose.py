@@ -16,10 +16,7 @@ from .context import Context
 from .summary import TaskResult
 
 if TYPE_CHECKING:
-    from evaluator.judge import Plans
-    from evaluator.oracle import Oracle
     from evaluator.trace import Traced
-    from knowledge_base.chips import Chip
 
 LABEL = "the whole target"
 
@@ -40,7 +37,7 @@ def compose(
     context.progress.step(LABEL, 0.1, 1.0, "judging")
     whole, trial = _trial(context, target, decomposition, winners, results)
     mine = {p: plans[p] for winner in winners.values() for p in winner.plans}
-    trial, _ = context.judges.call(_judge, trial, decomposition, dict(winners), mine, context.chip, context.seed)
+    trial, _ = context.judges.judge_composed(trial, decomposition, winners, mine, context.chip, context.seed)
     context.store.record_tasks([whole])
     context.store.record([trial], run=context.run, move="compose")
     verdict = trial.verdict
@@ -54,21 +51,6 @@ def compose(
         "sizes": list(trial.judged),
         "seconds": round(trial.seconds, 3),
     }
-
-
-def _judge(
-    trial: Trial,
-    decomposition: Decomposition,
-    winners: dict[str, Trial],
-    plans: dict[str, Traced],
-    chip: Chip,
-    seed: int,
-    oracle: Oracle,
-) -> tuple[Trial, Plans]:
-    """Runs in a judge process."""
-    from evaluator.composed import judge_composed
-
-    return judge_composed(trial, decomposition, winners, plans, chip, seed=seed, oracle=oracle)
 
 
 def _trial(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.cover import confirm, cover
 from evaluator.examine import EMULATION_SECONDS, Examination
-from evaluator.executable import Executable, sizes_of
+from evaluator.executable import Executable, Within, sizes_of
 from evaluator.judge import Plans
 from evaluator.rejection import Rejected, defect, finished
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
@@ -43,12 +43,13 @@ def judge_composed(
     *,
     seed: int | None = None,
     oracle: Oracle | None = None,
+    within: Within | None = None,
 ) -> tuple[Trial, Plans]:
     """Judges the target as ``winners`` (a correct trial by task identity) compute it.
 
     ``trial``: of the composition; it comes back with its verdict, and with it the plans that had to be traced anew, at
     sizes where no plan of a winner held.  ``plans``: those that the winners name; one that is not there is traced anew.
-    Raises KeyError for a task without winner.
+    within: as :func:`.judge.judge` has it.  Raises KeyError for a task without winner.
     """
     from evaluator.oracle import Oracle
 
@@ -63,7 +64,7 @@ def judge_composed(
             serving = _cover(decomposition, winners, known, sizes, chip)
             added = {t.plan.digest: t for of, all_ in serving.items() for t in all_[len(known[of]) :]}
             deadline = time.monotonic() + EMULATION_SECONDS
-            executable = Executable(decomposition.calls, decomposition.graph.outputs, serving, chip, deadline)
+            executable = Executable(decomposition.calls, decomposition.graph.outputs, serving, chip, deadline, within)
             names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
             examination = Examination(whole, executable, sizes, seed, asked, names=names, repeats=MAX_REPEATS)
             examination.run()

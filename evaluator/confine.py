@@ -136,7 +136,7 @@ def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[st
     keeps the child's imports to what it needs.  Top-level packages of ours must be among them: the child may not list
     the folder that holds them.
     """
-    _compile(tuple(bare))
+    prepare(tuple(bare))
     return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
 
 
@@ -199,7 +199,7 @@ def _holds_packages(folder: Path) -> bool:
 
 
 @functools.cache
-def _compile(bare: tuple[str, ...]) -> None:
+def prepare(bare: tuple[str, ...]) -> None:
     """Writes the bytecode of the packages' modules where it is missing: a child may not, and compiles each time."""
     import compileall
 
@@ -231,18 +231,20 @@ def _starved(stderr: bytes) -> bool:
 
 
 class _Warden:
-    """The process that starts runs; made on first use, anew after a fork or if it was killed."""
+    """The process that starts runs; made on first use, anew if it was killed.
+
+    A fork of ours uses the same one: a message is one run, whoever sends it, and the answer has a way of its own.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owner = 0
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         with self._lock:
             for last in (False, True):
-                if self._socket is None or self._owner != os.getpid():
+                if self._socket is None:
                     self._start()
                 assert self._socket is not None
                 try:
@@ -257,8 +259,9 @@ class _Warden:
     def replace(self) -> None:
         """Ends the process, for one that does not answer; the next run starts another."""
         with self._lock:
-            if self._process is not None and self._owner == os.getpid():
-                self._process.kill()
+            if self._process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)  # not by its object, which a fork does not own
                 self._process.wait()
             if self._socket is not None:
                 self._socket.close()
@@ -275,10 +278,15 @@ class _Warden:
             start_new_session=True,
         )
         theirs.close()
-        self._socket, self._owner = ours, os.getpid()
+        self._socket = ours
+
+    def forked(self) -> None:
+        """In a fork, in which no other thread goes on: whoever held the lock."""
+        self._lock = threading.Lock()
 
 
 _warden = _Warden()
+os.register_at_fork(after_in_child=_warden.forked)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ Both are an :class:`Executable`, so that whoever runs and judges it need not kno
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from evaluator.cover import dims, text
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from knowledge_base.chips import Chip
 
 LAUNCH_SECONDS = 15.0  # one plan at one judged size; honest ones take milliseconds
+Within = Callable[[float, str], AbstractContextManager[None]]  # ends what runs inside it after so many seconds
 MOST_FINDINGS = 20  # that a verdict keeps
 
 
@@ -41,7 +43,7 @@ class Executable:
     """``calls`` in order; ``outputs`` are the buffers in which the graph's outputs lie afterwards.
 
     plans: by task identity, those of which one must hold wherever it is run.  deadline: a ``time.monotonic()`` value
-    for all runs together.
+    for all runs together.  within: what ends a run that is in one operation when its time is over, where something can.
     """
 
     def __init__(
@@ -51,16 +53,20 @@ class Executable:
         plans: Mapping[str, Sequence[Traced]],
         chip: Chip,
         deadline: float,
+        within: Within | None = None,
     ) -> None:
         self.calls, self.outputs, self.plans = tuple(calls), tuple(outputs), plans
         self.chip, self.deadline = chip, deadline
+        self.within = within or (lambda seconds, what: nullcontext())
 
     @classmethod
-    def of_task(cls, task: Task, plans: Sequence[Traced], chip: Chip, deadline: float) -> Executable:
+    def of_task(
+        cls, task: Task, plans: Sequence[Traced], chip: Chip, deadline: float, within: Within | None = None
+    ) -> Executable:
         """A task's own plans: one call, in its own names and dimensions."""
         arguments, results = tuple(t.name for t in task.inputs), tuple(t.name for t in task.outputs)
         call = Call(task, arguments, results, sizes=tuple((d, d) for d in task.sizes))
-        return cls([call], results, {task.identity: plans}, chip, deadline)
+        return cls([call], results, {task.identity: plans}, chip, deadline, within)
 
     def run(
         self, inputs: Mapping[str, torch.Tensor], sizes: Sizes, memory: Poison = POISON_A, sanitize: bool = True
@@ -80,8 +86,11 @@ class Executable:
             }
             traced = self._applying(call, at)
             ready = programs(traced)  # a kernel that cannot be read is so at every size: its verdict names none
+            seconds = max(0.0, min(self.deadline - time.monotonic(), LAUNCH_SECONDS))
+            late = self.said(number, sizes, f"an operation went on beyond the {seconds:.0f} s that its launch may take")
             try:
-                results = self._call(call, at, traced, ready, given, memory, sanitize)
+                with self.within(seconds, late):
+                    results = self._call(call, at, traced, ready, given, memory, sanitize, seconds)
             except Rejected as rejected:
                 verdict = rejected.verdict
                 said = self.said(number, sizes, verdict.message)
@@ -98,8 +107,12 @@ class Executable:
         given: Mapping[str, torch.Tensor],
         memory: Poison,
         sanitize: bool,
+        seconds: float,
     ) -> list[torch.Tensor]:
-        """The call's results at its task's sizes ``at``.  Every buffer is a storage of its own, of exactly its size."""
+        """The call's results at its task's sizes ``at``, in ``seconds``.
+
+        Every buffer is a storage of its own, of exactly its size.
+        """
         buffers = {name: value.clone() for name, value in given.items()}
         outputs = {t.name: poisoned(shape_at(t.shape, at), t.dtype, memory.output) for t in call.task.outputs}
         findings = execute(
@@ -109,7 +122,7 @@ class Executable:
             dims(at, self.chip),
             poison=memory,
             sanitize=sanitize,
-            deadline=min(self.deadline, time.monotonic() + LAUNCH_SECONDS),
+            deadline=time.monotonic() + seconds,
         )
         if findings:
             raise _unsafe(findings, call.task)

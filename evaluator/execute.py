@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import text
 from evaluator.inputs import torch_dtype
-from evaluator.rejection import reject
+from evaluator.rejection import MORE_MEMORY, out_of_memory, reject
 from kernels_generated.runtime.expr import ExprError, evaluate
 from kernels_generated.runtime.plan import (
     DTYPE_BITS,
@@ -135,12 +135,18 @@ def _launch(
         raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
     except Unsupported as error:
         raise reject(Status.UNSUPPORTED, "emulator-lacks-op", str(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        message = f"launch {index}: emulating it takes {MORE_MEMORY}"
+        raise reject(Status.UNSUPPORTED, "emulator-memory", message) from None
     if report.asserts:
         message = f"launch {index}: an assertion of the kernel failed: {report.asserts[0]}"
         raise reject(Status.CRASH, "device-assert", message)
     if report.limit is not None:
         line = getattr(report.limit.location, "line", None)
-        raise reject(Status.TIMEOUT, "endless-loop", f"launch {index}: {report.limit.message}", line=line)
+        error_class = "endless-loop" if report.limit.in_loop else "too-slow"
+        raise reject(Status.TIMEOUT, error_class, f"launch {index}: {report.limit.message}", line=line)
     return [_record(found, index) for found in report.findings]
 
 

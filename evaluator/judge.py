@@ -39,6 +39,7 @@ from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     from evaluator.compile import Compiled
+    from evaluator.executable import Within
     from evaluator.oracle import Oracle
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
@@ -56,6 +57,7 @@ def judge(
     oracle: Oracle | None = None,
     jobs: int = 2,
     progress: Progress | None = None,
+    within: Within | None = None,
 ) -> tuple[Trial, Plans]:
     """The trial with its verdict, and the plans it names: those that together hold at every judged size.
 
@@ -63,13 +65,14 @@ def judge(
     that time: ``traced`` is that plan, so that what is judged is what was timed; without it the file is traced here.
     seed: makes the hidden inputs and sizes reproducible (default: from the operating system).  oracle: a started one;
     without, one is started for this call.  jobs: how many assemblers at once.  progress: called with a stage's name and
-    the share done.
+    the share done.  within: what can end a step that does not end by itself: :meth:`.judge_server.Desk.within`, where
+    this runs in a :class:`.judge_process.JudgeProcess`, as it should for a candidate that nobody vouches for.
     """
     from evaluator.oracle import Oracle
 
     started = time.monotonic()
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-    judging = _Judging(trial, task, chip, jobs, progress or (lambda stage, share: None))
+    judging = _Judging(trial, task, chip, jobs, progress or (lambda stage, share: None), within)
     # An oracle of our own starts before the candidate is read, and imports torch meanwhile.
     with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
         try:
@@ -111,8 +114,10 @@ def load() -> None:
 class _Judging:
     """One judgement under way."""
 
-    def __init__(self, trial: Trial, task: Task, chip: Chip, jobs: int, progress: Progress) -> None:
-        self.trial, self.task, self.chip, self.progress = trial, task, chip, progress
+    def __init__(
+        self, trial: Trial, task: Task, chip: Chip, jobs: int, progress: Progress, within: Within | None = None
+    ) -> None:
+        self.trial, self.task, self.chip, self.progress, self.within = trial, task, chip, progress, within
         self.source, self.axes = trial.candidate.source, trial.configuration
         self.pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="assemble")
         self.compiling: list[Future[Compiled | Verdict]] = []
@@ -168,7 +173,7 @@ class _Judging:
         from evaluator.executable import Executable
 
         deadline = time.monotonic() + EMULATION_SECONDS
-        executable = Executable.of_task(self.task, self.covered.plans, self.chip, deadline)
+        executable = Executable.of_task(self.task, self.covered.plans, self.chip, deadline, self.within)
         return Examination(self.task, executable, [at for at, _ in self.covered.chosen], seed, oracle)
 
     def compile(self, plans: Iterable[Traced]) -> None:

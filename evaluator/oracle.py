@@ -12,19 +12,13 @@ One Oracle serves one thread.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from evaluator.fresh import FreshPython
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.task import Task
@@ -37,7 +31,7 @@ ANSWER_SECONDS = 120.0  # a judged size is chosen to take well under a second
 
 
 class OracleDefect(RuntimeError):
-    """The reference failed on a legal question: a defect of ours, with the worker's traceback."""
+    """The reference failed on a legal question, with the worker's traceback, or its process ended: a defect of ours."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +60,23 @@ def question(task: Task, sizes: Mapping[str, int], distribution: str, seed: int)
 
 
 class Oracle:
-    """The process and the line to it.  Use as a context manager, or close() it; it also ends with its parent."""
+    """The line to the process, and the process unless ``line`` leads to another's.
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: Connection | None = None
+    Use as a context manager, or close() it.
+    """
+
+    def __init__(self, line: Connection | None = None) -> None:
+        self._python: FreshPython | None = None
+        self._line = line
         self._stale = 0  # answers in flight that nobody wants any more
-        self._settled = False  # it has imported all that it will
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the oracle
-        self._start()
+        self._settled = line is not None  # it has imported all that it will
+        if line is None:
+            self._start()
 
     def expect(self, task: Task, sizes: Mapping[str, int], distribution: str, seed: int) -> Expected:
         """Inputs, reference and yardstick of ``task`` at ``sizes``.
 
-        Raises OracleDefect where the reference fails, EnvironmentLacks where the process dies twice.
+        Raises OracleDefect where the reference fails or another's process ends, EnvironmentLacks where ours dies twice.
         """
         return next(self.expect_all([question(task, sizes, distribution, seed)]))
 
@@ -112,14 +109,13 @@ class Oracle:
                 self._next()
 
     def close(self) -> None:
-        """Ends the process.  May be called twice."""
+        """Ends our process, or lets go of another's.  May be called twice."""
         if self._line is not None:
             self._line.close()
             self._line = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._python is not None:
+            self._python.end()
+            self._python = None
 
     def __enter__(self) -> Self:
         return self
@@ -134,22 +130,9 @@ class Oracle:
     # -------------------------------------------------------------------------------------------- the process
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[1])
-        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evaluator.oracle_worker", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(theirs.fileno(),),
-            # One thread: the caller emulates on the other cores meanwhile.
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is the caller's to handle
-        )
-        theirs.close()
+        self._python = FreshPython("evaluator.oracle_worker")
         self._stale, self._settled = 0, False
-        self._line = Connection(ours.detach())
+        self._line = self._python.line
 
     def _send(self, q: Question) -> None:
         if self._line is None:
@@ -162,7 +145,8 @@ class Oracle:
         try:
             return self._receive_once()
         except (EOFError, OSError):
-            self._obituary()
+            if self._python is None:
+                raise OracleDefect("the reference process ended") from None
         self.close()
         self._start()
         for q in waiting:
@@ -170,7 +154,7 @@ class Oracle:
         try:
             return self._receive_once()
         except (EOFError, OSError):
-            said = self._obituary()
+            said = self._python.end()
             self.close()
             raise EnvironmentLacks(
                 f"the reference process died twice: {said}", "Free some memory, or lower --jobs, and try again."
@@ -196,17 +180,6 @@ class Oracle:
             tuple(unpack(packed) for packed in body["reference"]),
             tuple(unpack(packed) for packed in body["eager"]),
         )
-
-    def _obituary(self) -> str:
-        """How the process ended, with the last line it wrote."""
-        assert self._process is not None
-        self._process.kill()  # no effect where it is dead already
-        code = self._process.wait()
-        cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return f"{cause}{': ' + lines[-1] if lines else ''}"
 
 
 # ---------------------------------------------------------------------------------------------------- tensors as bytes

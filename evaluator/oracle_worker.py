@@ -47,31 +47,43 @@ def _bytes(body: dict[str, Any]) -> int:
     return sum(len(data) for _, _, data in tensors)
 
 
-def serve(line: Connection) -> None:
-    """Imports what it needs, says so, and answers until the other end closes."""
+class Answers:
+    """Answers to questions; the latest are kept."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Question, dict[str, Any]] = OrderedDict()
+        self._bytes = 0
+
+    def to(self, q: Question) -> dict[str, Any]:
+        body = self._known.pop(q, None)
+        if body is None:
+            body = answer(q)
+            self._bytes += _bytes(body)
+        self._known[q] = body
+        while self._bytes > CACHE_BYTES and len(self._known) > 1:
+            self._bytes -= _bytes(self._known.popitem(last=False)[1])
+        return body
+
+
+def load() -> None:
+    """Imports all that an answer takes."""
     import torch
 
     import evaluator.inputs  # noqa: F401
     import knowledge_base.snf.reference  # noqa: F401
 
     torch.set_num_threads(1)
-    line.send(("settled", None))
-    cache: OrderedDict[Question, dict[str, Any]] = OrderedDict()
-    held = 0
+
+
+def serve(line: Connection, answers: Answers) -> None:
+    """Answers until the other end closes."""
     while True:
         try:
             q = line.recv()
         except (EOFError, OSError):
             return
         try:
-            body = cache.pop(q, None)
-            if body is None:
-                body = answer(q)
-                held += _bytes(body)
-            cache[q] = body
-            while held > CACHE_BYTES and len(cache) > 1:
-                held -= _bytes(cache.popitem(last=False)[1])
-            message: tuple[str, Any] = ("answer", body)
+            message: tuple[str, Any] = ("answer", answers.to(q))
         except Exception:
             message = ("error", traceback.format_exc())
         try:
@@ -80,5 +92,12 @@ def serve(line: Connection) -> None:
             return
 
 
+def main(line: Connection) -> None:
+    """Imports what it needs, says so, and answers."""
+    load()
+    line.send(("settled", None))
+    serve(line, Answers())
+
+
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    main(Connection(int(sys.argv[1])))

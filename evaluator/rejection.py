@@ -10,6 +10,8 @@ from evaluator.confine import containment
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict, clean
 
+MORE_MEMORY = "more memory than a judgement may take"
+
 
 class Rejected(Exception):
     """Carries the verdict that ends a judgement.  It is never a good one: those are given at a judgement's end."""
@@ -26,8 +28,15 @@ def reject(status: Status, error_class: str, message: str, **more: Any) -> Rejec
     return Rejected(Verdict(status=status, stage=Stage.EMULATE, error_class=error_class, message=message, **more))
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Whether the process has no more memory, or may not have more: Python's, numpy's and torch's ways to say so."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
 def defect(error: Exception) -> Verdict:
     """The verdict on a candidate that nobody could judge, because what judges it failed: ``error`` is no one's plan."""
+    if out_of_memory(error):
+        return reject(Status.UNSUPPORTED, "emulator-memory", f"judging it takes {MORE_MEMORY}").verdict
     at = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(at.filename).name}:{at.lineno}"
     message = f"the evaluator failed, which says nothing about the kernel: {type(error).__name__}: {error} ({where})"

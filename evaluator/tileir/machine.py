@@ -30,11 +30,15 @@ YIELD, CONTINUE, BREAK, RETURN = "yield", "continue", "break", "return"
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """How a kernel ended that was stopped: it ran out of time, or of loop iterations.  ``location`` is the loop's."""
+    """How a kernel ended that was stopped: it ran out of time, or of loop iterations.
+
+    ``location`` is that of the loop, or of the operation after which the time was over.
+    """
 
     message: str
     iterations: int
     location: ir.Location | None = None
+    in_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,13 @@ class Run:
 
     def _stop(self, why: str, op: ir.Op | None) -> None:
         where = None if op is None else self.module.location(op)
-        place = f" in the loop at {where} (blocks run in order: one that waits for a later one never ends)"
-        raise Stopped(StepLimit(f"stopped: {why}{place if where else ''}", self.iterations, where))
+        in_loop = op is not None and op.name in ("for", "loop")
+        place = ""
+        if where is not None and in_loop:
+            place = f" in the loop at {where} (blocks run in order: one that waits for a later one never ends)"
+        elif where is not None:
+            place = f" at {where}"
+        raise Stopped(StepLimit(f"stopped: {why}{place}", self.iterations, where, in_loop))
 
     def coordinates(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Block coordinates (x, y, z) of linear numbers; x runs fastest."""

@@ -27,6 +27,8 @@ from .provenance import synchronises, waits, written_parameters
 from .undefined import CHECKS
 from .widening import uses_of, widens
 
+TIMED = 1 << 16  # elements of a tile, an operation on which takes tens of microseconds
+
 PURE_OPS: dict[str, Callable[..., Tensor]] = {**SHAPE_OPS, **INT_OPS, **FLOAT_OPS, **MMA_OPS}
 TERMINATORS = frozenset({"yield", "continue", "break", "return"})
 _VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strided_view", "make_gather_scatter_view",
@@ -97,7 +99,7 @@ class _Builder:
                 segments.append((steps, bound))
                 steps = []
             elif bound is not None:
-                steps.append(bound)
+                steps.append(_timed(op, bound) if self.large(op) else bound)
             if dying:
                 steps.append(_forget(dying))
         segments.append((steps, None))
@@ -117,7 +119,7 @@ class _Builder:
                 step = self.bind(op)
                 if step is not None:
                     assert not isinstance(step, If | Loop)
-                    self.prologue.append(step)
+                    self.prologue.append(_timed(op, step) if self.large(op) else step)
                 return True
         return False
 
@@ -134,6 +136,10 @@ class _Builder:
             out.append(tuple(v for v in dying if self.sizes.get(v, 0) > 64 or v in region.arguments))
             seen |= used
         return out[::-1]
+
+    def large(self, op: ir.Op) -> bool:
+        """Whether the operation takes so long that looking at the clock after it costs nothing."""
+        return any(self.sizes.get(value, 0) >= TIMED for value in (*op.operands, *op.results))
 
     def bind(self, op: ir.Op) -> Step | If | Loop | None:
         for result, kind in zip(op.results, op.result_types, strict=True):
@@ -206,6 +212,16 @@ def _checked(op: ir.Op, step: Step) -> Step:
         step(frame)
 
     return checked
+
+
+def _timed(op: ir.Op, step: Step) -> Step:
+    """The step, and a look at the clock."""
+
+    def timed(frame: Frame) -> None:
+        step(frame)
+        frame.run.check_time(op)
+
+    return timed
 
 
 def _forget(slots: tuple[int, ...]) -> Step:

@@ -1,0 +1,202 @@
+"""A process that judges: what a judgement costs, it costs there, and it can be ended there.
+
+    with JudgeProcess() as judges:
+        trial, plans = judges.judge(begin(candidate, task, chip), task, chip)
+
+It holds torch, so that the caller needs none, and runs each judgement in a fork of itself, within limits of memory and
+time that hold whatever the judgement does (:mod:`.judge_server`).  A judgement that is ended, or dies, is a verdict on
+its candidate, and the next one is judged as if nothing had been.
+
+One call at a time; any thread may end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from evaluator import judge_server as server
+from evaluator.fresh import FreshPython
+from evaluator.rejection import Rejected, finished
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Stage, Status, Trial, Verdict
+from knowledge_base.snf.task import Decomposition, Task
+
+if TYPE_CHECKING:
+    from evaluator.compare import Errors, Failure
+    from evaluator.judge import Plans
+    from evaluator.trace import Traced
+    from knowledge_base.chips import Chip
+
+MEMORY_BYTES = 4 << 30  # of one judgement; honest ones take a few hundred megabytes
+SECONDS = 600.0  # for all of a judgement, whose steps have limits of their own; honest ones take one to ten
+Progress = Callable[[str, float], None]
+
+
+class JudgeProcess:
+    """The process; a context manager.  It starts at once, and imports torch while the caller goes on."""
+
+    def __init__(self) -> None:
+        self._python = FreshPython("evaluator.judge_server")
+        self._ready = False
+        self._closed = False
+
+    def judge(
+        self,
+        trial: Trial,
+        task: Task,
+        chip: Chip,
+        *,
+        traced: Traced | None = None,
+        seed: int | None = None,
+        jobs: int = 1,
+        progress: Progress | None = None,
+    ) -> tuple[Trial, Plans]:
+        """As :func:`evaluator.judge.judge`, which see."""
+        seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+        asked = (trial, task, chip, traced, seed, jobs)
+        return self._judged(trial, seed, trial.candidate.source, server.judge, *asked, progress=progress)
+
+    def judge_composed(
+        self,
+        trial: Trial,
+        decomposition: Decomposition,
+        winners: Mapping[str, Trial],
+        plans: Mapping[str, Traced],
+        chip: Chip,
+        *,
+        seed: int | None = None,
+    ) -> tuple[Trial, Plans]:
+        """As :func:`evaluator.composed.judge_composed`, which see."""
+        seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+        asked = (trial, decomposition, dict(winners), dict(plans), chip, seed)
+        return self._judged(trial, seed, "", server.judge_composed, *asked)
+
+    def emulate(
+        self, task: Task, traced: Traced, chip: Chip, seed: int
+    ) -> tuple[dict[str, Errors | Failure], float] | Verdict:
+        """The task's own sizes once, on normal inputs: what each output's errors are, and the seconds of two runs."""
+        try:
+            answer: tuple[dict[str, Errors | Failure], float] | Verdict = self.call(
+                server.emulate, task, traced, chip, seed
+            )
+        except Rejected as rejected:
+            return rejected.verdict
+        return answer
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        progress: Progress | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: float = SECONDS,
+    ) -> Any:
+        """``function(*arguments, desk)`` in a fork of the process; ``desk`` is a :class:`.judge_server.Desk`.
+
+        A module's function, arguments and result that can be pickled.  What it raises is raised here.  Raises Rejected
+        where it was ended, EnvironmentLacks where the process cannot start or was closed.
+        """
+        question = pickle.dumps((function, arguments))
+        self.wait()
+        try:
+            self._python.line.send_bytes(json.dumps({"memory_bytes": memory_bytes, "seconds": seconds}).encode())
+            self._python.line.send_bytes(question)
+            kind, body = self._answer(time.monotonic() + server.HARD * seconds + server.PATIENCE_S, progress)
+        except (EOFError, OSError):
+            self._start_again()
+            raise Rejected(_died("its process died")) from None
+        if kind == server.RAISED:
+            raise pickle.loads(body)
+        if kind == server.ENDED:
+            raise Rejected(_ended(*json.loads(body)))
+        return pickle.loads(body)
+
+    def wait(self) -> None:
+        """Waits until the process has imported all that it will: no file that is written from then on reaches it.
+
+        Raises EnvironmentLacks where it cannot start, or was closed.
+        """
+        if self._closed:
+            raise EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+        if self._ready:
+            return
+        try:
+            self._ready = self._python.line.recv_bytes() == server.READY
+        except (EOFError, OSError):
+            said = self._python.end()
+            mend = "Free some memory or lower --jobs; `agent doctor` says what is missing."
+            raise EnvironmentLacks(f"the judge's process did not start: {said}", mend) from None
+
+    def kill(self) -> None:
+        """Ends the process at once; a call that waits in another thread raises EnvironmentLacks."""
+        self._closed = True
+        self._python.process.kill()
+        self._python.process.wait()
+
+    def close(self) -> None:
+        """Ends the process and lets go of it.  May be called twice."""
+        self.kill()
+        self._python.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _answer(self, until: float, progress: Progress | None) -> tuple[bytes, bytes]:
+        """The last message of a call: its kind, and the rest."""
+        while True:
+            if not self._python.line.poll(max(0.0, until - time.monotonic())):
+                raise OSError("no answer")
+            message = self._python.line.recv_bytes()
+            kind, body = message[:1], message[1:]
+            if kind != server.PROGRESS:
+                return kind, body
+            if progress is not None:
+                progress(*pickle.loads(body))
+
+    def _start_again(self) -> None:
+        if self._closed:
+            raise EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+        self._python.end()
+        self._python, self._ready = FreshPython("evaluator.judge_server"), False
+
+    def _judged(
+        self,
+        trial: Trial,
+        seed: int,
+        source: str,
+        function: Callable[..., Any],
+        *asked: Any,
+        progress: Progress | None = None,
+    ) -> tuple[Trial, Plans]:
+        start = time.monotonic()
+        try:
+            judged: tuple[Trial, Plans] = self.call(function, *asked, progress=progress)
+        except Rejected as rejected:
+            verdict = finished(rejected.verdict, source)
+            return trial.fuller(verdict=verdict, seed=seed, seconds=time.monotonic() - start), {}
+        return judged
+
+
+def _ended(kind: str, what: str) -> Verdict:
+    """The verdict of a judgement that had to be ended, or that died."""
+    if kind == "time":
+        return Verdict(status=Status.TIMEOUT, stage=Stage.EMULATE, error_class="too-slow", message=what)
+    return _died(f"it ended with {what}")
+
+
+def _died(how: str) -> Verdict:
+    message = f"the judgement died, which may say nothing about the kernel: {how}"
+    return Verdict(status=Status.CRASH, stage=Stage.EMULATE, error_class="evaluator-defect", message=message)
