@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.cover import text
 from evaluator.inputs import torch_dtype
-from evaluator.rejection import MORE_MEMORY, out_of_memory, reject
+from evaluator.rejection import reject
 from kernels_generated.runtime.expr import ExprError, evaluate
 from kernels_generated.runtime.plan import (
     DTYPE_BITS,
@@ -134,12 +134,8 @@ def _launch(
     except ArgumentError as error:
         raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
     except Unsupported as error:
-        raise reject(Status.UNSUPPORTED, "emulator-lacks-op", str(error)) from None
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        message = f"launch {index}: emulating it takes {MORE_MEMORY}"
-        raise reject(Status.UNSUPPORTED, "emulator-memory", message) from None
+        message = f"launch {index}: {error}"
+        raise reject(Status.UNSUPPORTED, error.error_class, message, line=error.line) from None
     if report.asserts:
         message = f"launch {index}: an assertion of the kernel failed: {report.asserts[0]}"
         raise reject(Status.CRASH, "device-assert", message)

@@ -39,9 +39,13 @@ Progress = Callable[[str, float], None]
 
 
 class JudgeProcess:
-    """The process; a context manager.  It starts at once, and imports torch while the caller goes on."""
+    """The process; a context manager.  It starts at once, and imports torch while the caller goes on.
 
-    def __init__(self) -> None:
+    memory_bytes, seconds: what one judgement may take.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
+        self.memory_bytes, self.seconds = memory_bytes, seconds
         self._python = FreshPython("evaluator.judge_server")
         self._ready = False
         self._closed = False
@@ -89,25 +93,19 @@ class JudgeProcess:
             return rejected.verdict
         return answer
 
-    def call(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        progress: Progress | None = None,
-        memory_bytes: int = MEMORY_BYTES,
-        seconds: float = SECONDS,
-    ) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any, progress: Progress | None = None) -> Any:
         """``function(*arguments, desk)`` in a fork of the process; ``desk`` is a :class:`.judge_server.Desk`.
 
         A module's function, arguments and result that can be pickled.  What it raises is raised here.  Raises Rejected
         where it was ended, EnvironmentLacks where the process cannot start or was closed.
         """
         question = pickle.dumps((function, arguments))
+        limits = {"memory_bytes": self.memory_bytes, "seconds": self.seconds}
         self.wait()
         try:
-            self._python.line.send_bytes(json.dumps({"memory_bytes": memory_bytes, "seconds": seconds}).encode())
+            self._python.line.send_bytes(json.dumps(limits).encode())
             self._python.line.send_bytes(question)
-            kind, body = self._answer(time.monotonic() + server.HARD * seconds + server.PATIENCE_S, progress)
+            kind, body = self._answer(time.monotonic() + server.HARD * self.seconds + server.PATIENCE_S, progress)
         except (EOFError, OSError):
             self._start_again()
             raise Rejected(_died("its process died")) from None
@@ -123,12 +121,14 @@ class JudgeProcess:
         Raises EnvironmentLacks where it cannot start, or was closed.
         """
         if self._closed:
-            raise EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+            raise self._was_ended()
         if self._ready:
             return
         try:
             self._ready = self._python.line.recv_bytes() == server.READY
         except (EOFError, OSError):
+            if self._closed:
+                raise self._was_ended() from None
             said = self._python.end()
             mend = "Free some memory or lower --jobs; `agent doctor` says what is missing."
             raise EnvironmentLacks(f"the judge's process did not start: {said}", mend) from None
@@ -166,9 +166,12 @@ class JudgeProcess:
             if progress is not None:
                 progress(*pickle.loads(body))
 
+    def _was_ended(self) -> EnvironmentLacks:
+        return EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+
     def _start_again(self) -> None:
         if self._closed:
-            raise EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+            raise self._was_ended()
         self._python.end()
         self._python, self._ready = FreshPython("evaluator.judge_server"), False
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import pickle
 import resource
@@ -223,7 +224,7 @@ def _serve(control: Connection, oracle: _OracleProcess, limits: Mapping[str, Any
 def _watch(line: Connection, control: Connection, seconds: float) -> bytes | None:
     """A judgement's last message, empty if it ended without one, ENDED if it was late; None: the caller is gone."""
     end = time.monotonic() + seconds
-    late, what = end, f"the judgement was not done after {seconds:.0f} s"
+    late, what = math.inf, ""
     poll = select.poll()
     poll.register(line, select.POLLIN)
     poll.register(control, select.POLLIN)
@@ -243,10 +244,11 @@ def _watch(line: Connection, control: Connection, seconds: float) -> bytes | Non
                 within, what = json.loads(message[len(UNTIL) :])
                 late = time.monotonic() + within
             else:
-                late, what = end, f"the judgement was not done after {seconds:.0f} s"
+                late, what = math.inf, ""
         except (EOFError, OSError):
             return b""
-    return ENDED + json.dumps(["time", what]).encode()
+    said = what if late < end else f"the judgement was not done after {seconds:.0f} s"
+    return ENDED + json.dumps(["time", said]).encode()
 
 
 def _judgement(line: Connection, asked: Connection, memory_bytes: int, question: bytes) -> NoReturn:

@@ -68,7 +68,7 @@ class Kernel:
 def refusal(error: TileIRError) -> Verdict:
     """The verdict on a candidate whose kernel cannot be read, or holds what the emulator cannot run."""
     if isinstance(error, Unsupported):
-        status, stage, error_class = Status.UNSUPPORTED, Stage.EMULATE, "emulator-lacks-op"
+        status, stage, error_class = Status.UNSUPPORTED, Stage.EMULATE, error.error_class
     else:  # of what the verifier says the error table knows the class
         given = "" if isinstance(error, Unverified) or not isinstance(error, InvalidTileIR) else "ir-verification"
         status, stage, error_class = Status.COMPILE_ERROR, Stage.COMPILE, given

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.confine import containment
+from evaluator.tileir.errors import out_of_memory
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict, clean
-
-MORE_MEMORY = "more memory than a judgement may take"
 
 
 class Rejected(Exception):
@@ -28,15 +27,10 @@ def reject(status: Status, error_class: str, message: str, **more: Any) -> Rejec
     return Rejected(Verdict(status=status, stage=Stage.EMULATE, error_class=error_class, message=message, **more))
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Whether the process has no more memory, or may not have more: Python's, numpy's and torch's ways to say so."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
-
-
 def defect(error: Exception) -> Verdict:
     """The verdict on a candidate that nobody could judge, because what judges it failed: ``error`` is no one's plan."""
     if out_of_memory(error):
-        return reject(Status.UNSUPPORTED, "emulator-memory", f"judging it takes {MORE_MEMORY}").verdict
+        return reject(Status.UNSUPPORTED, "emulator-memory", "judging it takes more memory than it may").verdict
     at = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(at.filename).name}:{at.lineno}"
     message = f"the evaluator failed, which says nothing about the kernel: {type(error).__name__}: {error} ({where})"

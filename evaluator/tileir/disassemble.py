@@ -5,15 +5,21 @@ from __future__ import annotations
 from evaluator import confine
 from evaluator.toolchain import find, first_error
 
-from .errors import Unverified
+from .errors import TooLarge, Unverified
 
 SECONDS = 20.0
-LIMITS = confine.Limits(wall_s=SECONDS, cpu_s=int(SECONDS), memory_bytes=4 << 30)
+MAX_TEXT = 8 << 20  # bytes; honest kernels have some ten thousand, and reading so many takes a second
+LIMITS = confine.Limits(wall_s=SECONDS, cpu_s=int(SECONDS), memory_bytes=4 << 30, output_bytes=MAX_TEXT)
 
 
 def disassemble(bytecode: bytes) -> str:
-    """The module's text with locations.  Raises Unverified where the tool refuses it, EnvironmentLacks without it."""
+    """The module's text with locations.
+
+    Raises Unverified where the tool refuses it, TooLarge for too long a text, EnvironmentLacks without the tool.
+    """
     done = confine.run([str(find("tileirdisasm")), "-g", "k.tileir"], limits=LIMITS, files={"k.tileir": bytecode})
+    if done.breach == "output":
+        raise TooLarge(f"the kernel has more than {MAX_TEXT >> 20} MiB of Tile IR: at most so much is read")
     if done.breach or done.returncode:
         said, line = first_error(done.stderr_tail.decode(errors="replace"))
         said = said or done.breach or f"exit code {done.returncode}"

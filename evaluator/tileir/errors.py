@@ -15,7 +15,26 @@ class TileIRError(ValueError):
 
 
 class Unsupported(TileIRError):
-    """An operation, attribute or type that the emulator does not know; ``op`` names the operation."""
+    """An operation, attribute or type that the emulator does not know, or cannot do; ``op`` names the operation."""
+
+    error_class = "emulator-lacks-op"
+
+
+class TooLarge(Unsupported):
+    """A module of more text than is read."""
+
+    error_class = "kernel-too-large"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether this process has no more memory, or may not have more: Python's, numpy's and torch's ways to say so."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
+class OutOfMemory(Unsupported):
+    """An operation that takes more memory than there is, or than this process may have."""
+
+    error_class = "emulator-memory"
 
 
 class InvalidTileIR(TileIRError):

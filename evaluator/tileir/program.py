@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from . import ir
-from .errors import Unsupported
+from .errors import OutOfMemory, Unsupported, out_of_memory
 from .machine import CONTINUE, RETURN, YIELD, Block, Control, Frame, If, Loop, Step
 from .ops_atomic import ATOMIC_OPS
 from .ops_block import BLOCK_OPS
@@ -215,10 +215,16 @@ def _checked(op: ir.Op, step: Step) -> Step:
 
 
 def _timed(op: ir.Op, step: Step) -> Step:
-    """The step, and a look at the clock."""
+    """The step, and a look at the clock; where memory ran out it is said at which operation."""
 
     def timed(frame: Frame) -> None:
-        step(frame)
+        try:
+            step(frame)
+        except (MemoryError, RuntimeError) as error:
+            if out_of_memory(error):
+                where = frame.run.module.location(op)
+                raise OutOfMemory(f"{op.name} takes more memory than there is", op=op.name, location=where) from None
+            raise
         frame.run.check_time(op)
 
     return timed

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayFacts", "KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
 
 POLICIES = ("general", "sample", "concrete")
-MAX_BYTECODE = 16 * MIB
+MAX_BYTECODE = 4 * MIB  # honest ones have a few KiB
 # Packages whose __init__ the child does not run: they may import what it does not need.
 BARE = ("evaluator", "evaluator.trace", "kernels_generated", "kernels_generated.runtime")
 CHIP_FACTS = (
@@ -60,7 +60,7 @@ class TraceLimits:
     memory_bytes: int = 1024 * MIB
     file_bytes: int = 16 * MIB
     processes: int = 1
-    output_bytes: int = 64 * MIB
+    output_bytes: int = 16 * MIB  # an answer is read as JSON, which takes some twenty times as much memory
 
     def child(self) -> Limits:
         whole = self.import_s + self.trace_s + 2.0  # the child's own timers come first: they know the line

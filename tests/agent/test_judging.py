@@ -1,21 +1,20 @@
-"""The pool of judge processes: ready before a candidate runs where that matters."""
+"""The pool of judge processes: ready before a candidate runs where that matters, and ended from any thread."""
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+import threading
+import time
 
 import pytest
 
 from agent import judging
 from agent.judging import Judges
 from evaluator.containment import Containment
-
-
-def _modules(oracle: Any) -> set[str]:
-    """In a judge process: what it has imported.  It has its oracle."""
-    assert oracle._settled
-    return set(sys.modules)
+from evaluator.trial import begin
+from knowledge_base.chips import chip
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Candidate
+from knowledge_base.snf.everyday import everyday
 
 
 def test_where_candidates_can_write_files_the_judges_have_read_theirs_before_one_runs(
@@ -23,4 +22,26 @@ def test_where_candidates_can_write_files_the_judges_have_read_theirs_before_one
 ) -> None:
     monkeypatch.setattr(judging, "containment", lambda: Containment(why="nothing is refused here"))
     with Judges(2) as judges:
-        assert {"torch", "evaluator.executable", "evaluator.tileir.program"} <= judges.call(_modules)
+        assert all(process._ready for process in judges._all)
+
+
+def test_a_pool_that_is_stopped_ends_calls_that_wait_for_a_process() -> None:
+    gpu, task = chip("rtx5070"), everyday("gelu", M=100, N=70)
+    begun = begin(Candidate(source="", task=task.identity), task, gpu)
+    raised: list[str] = []
+
+    def call() -> None:
+        try:
+            judges.judge(begun, task, gpu, None, 1)
+        except EnvironmentLacks as error:
+            raised.append(error.what)
+
+    with Judges(1) as judges:
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)  # it still imports torch
+        judges.stop()
+        for thread in threads:
+            thread.join(20)
+    assert raised == ["the judge's process was ended"] * 3

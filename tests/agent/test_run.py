@@ -189,11 +189,12 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_killed_run_leaves_no_process_and_can_go_on(tmp_path: Path) -> None:
-    process = agent(tmp_path, "run", "--target", "gelu", "--shape", "M=33,N=65")
+    process = agent(tmp_path, "run", "--target", "gpt2-block")
     wait_for(process, "then the whole target")
-    time.sleep(2.0)  # a judge process is up
-    children = descendants(process.pid)
-    assert children
+    deadline = time.monotonic() + 30
+    while len(children := descendants(process.pid)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)  # until there are a warden, a judge process, its own warden and its oracle
+    assert len(children) >= 4
     process.kill()
     process.wait()
     deadline = time.monotonic() + 15

@@ -163,7 +163,7 @@ from evaluator import oracle_worker
 from evaluator.oracle import question
 from knowledge_base.snf.everyday import everyday
 ours, theirs = Pipe()
-threading.Thread(target=oracle_worker.serve, args=(theirs,), daemon=True).start()
+threading.Thread(target=oracle_worker.main, args=(theirs,), daemon=True).start()
 assert ours.recv() == ("settled", None)
 before = {OURS}
 task = everyday("attention", B=1, T=5)

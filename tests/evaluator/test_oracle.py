@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
+from multiprocessing import Pipe
 
 import pytest
 import torch
@@ -52,8 +51,8 @@ def test_answers_come_in_the_order_of_the_questions_and_leaving_early_does_no_ha
 def test_a_dead_process_is_started_again_and_the_question_asked_again(oracle: Oracle) -> None:
     task = everyday("gelu")
     before = oracle.expect(task, {"M": 5, "N": 2}, "normal", 1)
-    assert oracle._process is not None
-    os.kill(oracle._process.pid, signal.SIGKILL)
+    assert oracle._python is not None
+    oracle._python.process.kill()
     after = oracle.expect(task, {"M": 5, "N": 2}, "normal", 1)
     assert torch.equal(before.inputs["x"], after.inputs["x"])
     assert torch.equal(before.reference[0], after.reference[0])
@@ -63,6 +62,13 @@ def test_a_process_that_dies_twice_is_the_environments_fault(monkeypatch: pytest
     monkeypatch.setattr("sys.executable", "/bin/false")
     with Oracle() as broken, pytest.raises(EnvironmentLacks, match="died twice"):
         broken.expect(everyday("gelu"), {"M": 5, "N": 2}, "normal", 1)
+
+
+def test_a_line_to_anothers_process_that_ended_says_so() -> None:
+    ours, theirs = Pipe()
+    theirs.close()
+    with Oracle(ours) as oracle, pytest.raises(OracleDefect, match="ended"):
+        oracle.expect(everyday("gelu"), {"M": 5, "N": 2}, "normal", 1)
 
 
 def test_a_reference_that_fails_is_our_defect_with_its_traceback(oracle: Oracle) -> None:
@@ -75,11 +81,9 @@ def test_a_reference_that_fails_is_our_defect_with_its_traceback(oracle: Oracle)
 
 def test_the_process_ends_when_its_line_is_closed() -> None:
     started = Oracle()
-    process = started._process
-    assert process is not None
-    assert started._line is not None
-    started._line.close()
-    assert process.wait(timeout=30) is not None
+    assert started._python is not None
+    started._python.line.close()
+    assert started._python.process.wait(timeout=30) is not None
     started.close()
 
 
