@@ -88,6 +88,7 @@ def run(
     exception; OSError: this machine cannot start processes.
     """
     limits, held = limits or Limits(), held or containment()
+    _warden.start()  # before there is a directory: should we be killed, its supervisor removes that
     folder = tempfile.mkdtemp(prefix="tilewright-")
     leash: socket.socket | None = None
     try:
@@ -240,6 +241,12 @@ class _Warden:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the process where there is none."""
+        with self._lock:
+            if self._socket is None:
+                self._start()
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         with self._lock:

@@ -299,7 +299,8 @@ def _shared_byte(a: Array, b: Array, buffer: torch.Tensor) -> int | None:
         size = DTYPE_BITS[array.dtype] // 8
         touched = torch.zeros(buffer.numel() * buffer.element_size(), dtype=torch.bool)
         strides = [s * size for s in array.strides]
-        touched.as_strided((*array.shape, size), (*strides, 1), array.offset * size).fill_(True)
+        shape = [1 if s == 0 else n for n, s in zip(array.shape, array.strides, strict=True)]  # once is enough
+        touched.as_strided((*shape, size), (*strides, 1), array.offset * size).fill_(True)
         marks.append(touched)
     both = marks[0] & marks[1]
     return int(torch.nonzero(both)[0]) if bool(both.any()) else None

@@ -104,7 +104,8 @@ def _share(one: PassedArray, other: PassedArray) -> bool:
 
     def view(a: PassedArray) -> torch.Tensor:
         strides = (*(s * a.itemsize for s in a.strides), 1)
-        return torch.as_strided(marks, (*a.shape, a.itemsize), strides, a.address - start)
+        shape = (1 if s == 0 else n for n, s in zip(a.shape, a.strides, strict=True))  # once is enough
+        return torch.as_strided(marks, (*shape, a.itemsize), strides, a.address - start)
 
     view(one).fill_(True)
     return bool(view(other).any())

@@ -15,7 +15,7 @@ from .machine import Frame, take
 from .memory import MEMORY_BITS, Allocation, memory_dtype
 from .pointers import gather, scatter
 from .views import PerLane, TileView, addresses, element_coordinates, starts
-from .windows import Lattice, Piece, Window, decompose, is_whole, pieces, to_lanes, to_rows
+from .windows import Lattice, Piece, Window, apart, decompose, is_whole, pieces, to_lanes, to_rows
 
 _PADDING = {"zero": 0.0, "neg_zero": -0.0, "nan": float("nan"), "pos_inf": float("inf"), "neg_inf": float("-inf")}
 
@@ -189,16 +189,27 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
         address, inside = addresses_of(frame, op, view, indices)
         if len(frame.ids) > 1:
             address = address.expand(len(frame.ids), *address.shape[1:])
+        if frame.run.sanitizer is not None and view.kind.kind != "gather_scatter":
+            frame.run.sanitizer.report(frame, op, "written-twice", TWICE, _twice(address, inside))
         scatter(frame, op, address, inside, values, elem)
+
+
+TWICE = "a tile writes an element of its array twice, and which value stays is not defined"
+
+
+def _twice(address: Tensor, inside: Tensor) -> np.ndarray:
+    """Which lanes' tiles have an address more than once; ``inside``: the elements that count."""
+    lanes = zip(address.flatten(1), inside.expand_as(address).flatten(1), strict=True)
+    return np.array([len(at := a[i]) != len(at.unique()) for a, i in lanes])
 
 
 def _store_windows(
     frame: Frame, op: ir.Op, view: TileView, layout: _Layout, indices: Sequence[Tensor], values: Tensor
 ) -> bool:
-    """Stores by strided copies; False (and nothing written) if an element lies outside the allocation."""
+    """Stores by strided copies; False, and nothing is written, if an element lies outside or may be there twice."""
     at = starts(view, list(indices))
     work = [(lattice, _windows(layout, lattice)) for lattice in decompose(at, len(frame.ids))]
-    if any(found is None for _, found in work):
+    if any(found is None or not all(apart(window) for _, window in found) for _, found in work):
         return False
     sanitizer = frame.run.sanitizer
     if sanitizer is not None:

@@ -24,6 +24,17 @@ OUTSIDE = 1 << 60  # a start that is outside every tensor (an index that is nega
 Window = tuple[tuple[int, ...], tuple[int, ...], int]  # size, stride, offset for as_strided
 
 
+def apart(window: Window) -> bool:
+    """Whether no two elements of the window have the same place; False where that takes a closer look."""
+    reach = 0  # of the dimensions with smaller strides
+    for stride, size in sorted(zip(window[1], window[0], strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += (size - 1) * stride
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Lattice:
     """``starts[k]`` are the distinct starts along tile dimension k; the tiles are their product.

@@ -235,20 +235,21 @@ def test_directories_nested_deeper_than_any_path_are_removed(tmp_path: Path) -> 
 
 
 def test_a_caller_that_dies_takes_its_runs_along(tmp_path: Path) -> None:
-    code = "from evaluator.confine import run\nprint('go', flush=True)\n"
-    code += "run(['/bin/sh', '-c', 'setsid sleep 16.91 & sleep 16.92'])"
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(tmp_path)}
-    )
+    marker = f"16.9{os.getpid()}"  # in the environment, so that the caller's own command does not have it
+    code = "import os\nfrom evaluator.confine import run\nprint('go', flush=True)\nmarker = os.environ['MARKER']\n"
+    code += "run(['/bin/sh', '-c', f'setsid sleep {marker}1 & sleep {marker}2'])"
+    env = os.environ | {"TMPDIR": str(tmp_path), "MARKER": marker}
+    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)
     assert caller.stdout is not None
     caller.stdout.readline()
     until = time.monotonic() + 10
-    while len(alive("16.9")) < 2 and time.monotonic() < until:
+    while len(alive(marker)) < 3 and time.monotonic() < until:
         time.sleep(0.02)
+    assert len(alive(marker)) == 3  # a shell and two sleepers
     caller.kill()
     caller.wait()
     caller.stdout.close()
-    assert gone("16.9")
+    assert gone(marker)
     while list(tmp_path.iterdir()) and time.monotonic() < until + 5:
         time.sleep(0.02)
     assert not list(tmp_path.iterdir())

@@ -165,6 +165,30 @@ def test_all_blocks_writing_one_scalar_race(batch):
     assert check((1,), kernel, (torch.zeros(1),), batch) == ()
 
 
+@ct.kernel
+def _copy_rows(x, y, T: ct.Constant[int]):
+    at = (ct.bid(0), 0)
+    ct.store(y, at, ct.load(x, at, (1, T)))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(
+    ("view", "rows"),
+    [
+        (lambda y: y.as_strided((4, 8), (8, 1)), set()),
+        (lambda y: y.as_strided((4, 8), (1, 4)), set()),  # interleaved, but each element once
+        (lambda y: y.as_strided((4, 8), (8, 0)), {"written-twice"}),
+        (lambda y: y.as_strided((4, 8), (0, 1)), {"race"}),  # every block the same row
+        (lambda y: y.as_strided((4, 8), (4, 1)), {"race"}),  # rows that overlap
+    ],
+)
+def test_a_store_through_a_view_that_repeats_elements_is_found(view, rows, batch):
+    x, y = torch.arange(32.0).reshape(4, 8), torch.zeros(32)
+    assert kinds(check((4,), _copy_rows, (x, view(y), 8), batch)) == rows
+    if not rows:
+        assert torch.equal(view(y), x)
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 def test_atomics_do_not_race_with_each_other(batch):
     x, y = torch.ones(32), torch.zeros(32)
