@@ -64,8 +64,10 @@ class Desk:
         It is for steps that mind the time themselves, where they can: what it ends cannot say more.
         """
         self._line.send_bytes(UNTIL + json.dumps([HARD * seconds + SLACK_S, what]).encode())
-        yield
-        self._line.send_bytes(UNTIL)
+        try:
+            yield
+        finally:
+            self._line.send_bytes(UNTIL)
 
 
 # ---------------------------------------------------------------------------------------------------- in a fork

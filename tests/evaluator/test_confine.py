@@ -222,13 +222,18 @@ def test_a_directory_takes_so_many_files_and_bytes_and_goes_away_whatever_is_in_
 
 def test_directories_nested_deeper_than_any_path_are_removed(tmp_path: Path) -> None:
     inner = os.open(tmp_path, os.O_RDONLY)
+    closed = []
     for depth in range(3000):
         os.mkdir("d" * 20, 0o700, dir_fd=inner)
         os.close(os.open("file", os.O_CREAT, dir_fd=inner))
         above, inner = inner, os.open("d" * 20, os.O_RDONLY, dir_fd=inner)
-        os.chmod("d" * 20, 0 if depth == 2000 else 0o700, dir_fd=above)
-        os.close(above)
-    os.close(inner)
+        if depth in (1000, 2000):
+            closed.append(above)
+        else:
+            os.close(above)
+    for directory in (*closed, inner):
+        os.fchmod(directory, 0)
+        os.close(directory)
     scratch.remove(str(tmp_path))
     assert not tmp_path.exists()
     tmp_path.mkdir()  # pytest removes it
