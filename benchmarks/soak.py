@@ -3,9 +3,9 @@
     python benchmarks/soak.py [--pool N] [--check N] [--jobs N] [--seed N]
 
 The first N go through the pool of judge processes that `agent run` uses, the others each through an `agent check` of
-its own; both --jobs at a time.  After every hundred nothing runs, and what the processes hold is looked at: their
-memory (proportional set size), descriptors and children, and the files in the folder for temporary ones.  Prints a line
-each time and at the end one line of JSON.
+its own; both --jobs at a time.  After every hundred, or twenty checks, nothing runs, and what the processes hold is
+looked at: their memory (proportional set size), descriptors and children, and the files in the folder for temporary
+ones.  Prints a line each time and at the end one line of JSON.
 
 Exit code 1 if a good candidate is not correct or another one is, if anything is left at the end, or if memory grew by
 more than 5 % after the first fifth.
@@ -45,7 +45,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 CHIP = chip("rtx5070")
 SEED = 5  # as in a run, whose judgements of one task ask for the same inputs
-BATCH = 100
 GROWTH = 1.05
 MIX = {"good": 0.45, "wrong": 0.3, "hostile": 0.24, "hanging": 0.01}  # hanging ones take fifteen to ninety seconds
 HANGING = ("loops_", "compiles_without_end", "endless")
@@ -164,7 +163,7 @@ def _module(path: Path) -> Any:
 
 
 def soak(
-    name: str, candidates: Iterable[Scripted], one: Callable[[Scripted], str], jobs: int, folder: Path
+    name: str, candidates: Iterable[Scripted], one: Callable[[Scripted], str], batches: int, jobs: int, folder: Path
 ) -> dict[str, Any]:
     """All candidates by ``one``, which gives a status; what came of it."""
     statuses: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -173,7 +172,7 @@ def soak(
     rest, done, working = list(candidates), 0, 0.0
     with ThreadPoolExecutor(jobs) as pool:
         while rest:
-            batch, rest = rest[:BATCH], rest[BATCH:]
+            batch, rest = rest[:batches], rest[batches:]
             start = time.monotonic()
             for candidate, status in zip(batch, pool.map(one, batch), strict=True):
                 statuses[candidate.kind, status] += 1
@@ -207,7 +206,7 @@ def by_pool(candidates: Iterable[Scripted], jobs: int, folder: Path) -> dict[str
             assert verdict is not None
             return verdict.status.value
 
-        return soak("pool", candidates, one, jobs, folder)
+        return soak("pool", candidates, one, 100, jobs, folder)
 
 
 def by_check(candidates: Iterable[Scripted], jobs: int, folder: Path) -> dict[str, Any]:
@@ -228,7 +227,7 @@ def by_check(candidates: Iterable[Scripted], jobs: int, folder: Path) -> dict[st
             except ValueError:
                 return f"exit code {done.returncode}: {done.stderr.decode()[-300:]}"
 
-        return soak("check", candidates, one, jobs, folder)
+        return soak("check", candidates, one, 20, jobs, folder)
 
 
 def main() -> None:

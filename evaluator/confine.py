@@ -30,6 +30,7 @@ from typing import IO, Any
 
 from evaluator import scratch
 from evaluator.containment import OURS, ROOT, Containment, attempts, what_namespaces_need
+from knowledge_base.errors import EnvironmentLacks, cannot_start
 
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
@@ -85,15 +86,13 @@ def run(
 
     ``collect`` names files of that directory to read at the end.  ``env`` adds to a minimal environment.  ``held`` is
     what holds it, by default all that this machine can do.  A program that misbehaves is a value (``breach``), never an
-    exception; OSError: this machine cannot start processes.
+    exception.  Raises EnvironmentLacks where this machine starts no process, or has no room for the directory.
     """
     limits, held = limits or Limits(), held or containment()
     _warden.start()  # before there is a directory: should we be killed, its supervisor removes that
-    folder = tempfile.mkdtemp(prefix="tilewright-")
+    folder = _directory({**(files or {}), ".stdin": stdin})
     leash: socket.socket | None = None
     try:
-        for name, content in {**(files or {}), ".stdin": stdin}.items():
-            Path(folder, name).write_bytes(content)
         with open(os.path.join(folder, ".stdin"), "rb") as source:
             os.unlink(source.name)
             job = {
@@ -128,6 +127,22 @@ def run(
         scratch.remove(folder)
         if leash is not None:  # last: should we be killed before, the supervisor sees it close, and removes
             leash.close()
+
+
+def _directory(files: Mapping[str, bytes]) -> str:
+    """A fresh directory that holds ``files``."""
+    folder = ""
+    try:
+        folder = tempfile.mkdtemp(prefix="tilewright-")
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+    except OSError as error:
+        if folder:
+            scratch.remove(folder)
+        raise EnvironmentLacks(
+            f"no room for a temporary directory: {error.strerror}", "Free some space there, or set TMPDIR."
+        ) from None
+    return folder
 
 
 def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
@@ -257,11 +272,11 @@ class _Warden:
                 try:
                     socket.send_fds(self._socket, [message], descriptors)
                     return
-                except OSError:
+                except OSError as error:
                     self._socket.close()
                     self._socket = None
                     if last:
-                        raise
+                        raise cannot_start(error) from None
 
     def replace(self) -> None:
         """Ends the process, for one that does not answer; the next run starts another."""
@@ -276,15 +291,19 @@ class _Warden:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            _python("evaluator.warden", (), ("evaluator",), str(theirs.fileno())),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={},
-            start_new_session=True,
-        )
-        theirs.close()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    _python("evaluator.warden", (), ("evaluator",), str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise cannot_start(error) from None
         self._socket = ours
 
     def forked(self) -> None:
@@ -333,7 +352,7 @@ def _supervised(
         if outcome is not None:
             return outcome, leash
         _warden.replace()
-    raise OSError(errno.EAGAIN, f"no process was started in {2 * START_S:.0f} s")
+    raise cannot_start(OSError(errno.EAGAIN, f"none in {2 * START_S:.0f} s"))
 
 
 def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcome | None:

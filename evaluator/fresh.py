@@ -15,25 +15,34 @@ import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from knowledge_base.errors import cannot_start
+
 
 class FreshPython:
-    """``python -m module FD``, which ends when the line, a socket, closes: with us, if not before."""
+    """``python -m module FD``, which ends when the line, a socket, closes: with us, if not before.
+
+    Raises EnvironmentLacks where no process can be started.
+    """
 
     def __init__(self, module: str) -> None:
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(theirs.fileno(),),
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # other processes have the other cores
-            start_new_session=True,  # Ctrl-C is the caller's to handle
-        )
-        theirs.close()
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    pass_fds=(theirs.fileno(),),
+                    env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # others have the other cores
+                    start_new_session=True,  # Ctrl-C is the caller's to handle
+                )
+            except OSError as error:
+                ours.close()
+                raise cannot_start(error) from None
         self.line = Connection(ours.detach())
 
     def end(self) -> str:

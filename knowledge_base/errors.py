@@ -33,6 +33,13 @@ class EnvironmentLacks(UserError):
     exit_code = EXIT_ENVIRONMENT
 
 
+def cannot_start(error: OSError) -> EnvironmentLacks:
+    """``error`` met while a process was to be started."""
+    why = error.strerror or error
+    mend = "End some, free some memory, or raise their limit (ulimit -u), and try again."
+    return EnvironmentLacks(f"this machine starts no more processes: {why}", mend)
+
+
 def nearest(word: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
     """The known spellings nearest to ``word``, best first; ignores case, ``-`` and ``_``."""
     import difflib

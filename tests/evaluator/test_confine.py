@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 from evaluator import confine, scratch
 from evaluator.confine import MIB, Limits, python_child, run
 from evaluator.containment import Containment
+from evaluator.judge_process import JudgeProcess
 from evaluator.trace import BARE
+from knowledge_base.errors import EnvironmentLacks
 
 SH = "/bin/sh"
 
@@ -296,3 +299,21 @@ def test_a_run_costs_milliseconds_however_large_the_caller_is() -> None:
         run(["/bin/true"])
         taken.append(time.perf_counter() - start)
     assert min(taken) < 0.05  # 4 ms on a quiet machine
+
+
+def test_a_machine_that_starts_no_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(EnvironmentLacks, match="starts no more processes: Resource temporarily unavailable"):
+        confine._Warden().start()
+    with pytest.raises(EnvironmentLacks, match="starts no more processes"):
+        JudgeProcess()
+
+
+def test_a_machine_without_room_for_files_says_so() -> None:
+    code = "import resource\nfrom evaluator.confine import run\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    code += "run(['/bin/true'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "EnvironmentLacks: no room for a temporary directory" in done.stderr
