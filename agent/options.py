@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 from knowledge_base.errors import EnvironmentLacks, UserError
 
 
-def sizes(text: str | None) -> dict[str, int]:
-    """``B=2,T=128`` → {"B": 2, "T": 128}; nothing → {}.  Raises UserError."""
+def sizes(texts: Sequence[str] | None) -> dict[str, int]:
+    """``B=2,T=128`` → {"B": 2, "T": 128}, of all that was given; nothing → {}.  Raises UserError."""
     found: dict[str, int] = {}
-    for name, value in _pairs(text, "--shape", "B=2,T=128"):
+    for name, value in _pairs(texts, "--shape", "B=2,T=128"):
         try:
             found[name] = int(value.replace("_", ""))
         except ValueError:
@@ -21,10 +22,10 @@ def sizes(text: str | None) -> dict[str, int]:
     return found
 
 
-def axes(text: str | None) -> dict[str, Any]:
+def axes(texts: Sequence[str] | None) -> dict[str, Any]:
     """``TM=64,mode=fast`` → {"TM": 64, "mode": "fast"}: literals as Python reads them, else text.  Raises UserError."""
     found: dict[str, Any] = {}
-    for name, value in _pairs(text, "--axes", "TM=64,TN=128"):
+    for name, value in _pairs(texts, "--axes", "TM=64,TN=128"):
         try:
             found[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -48,9 +49,9 @@ def require_sandbox(level: str | None) -> None:
         raise EnvironmentLacks(f"candidates are contained at level {held.level.value}, not {level}: {held.why}", mend)
 
 
-def _pairs(text: str | None, option: str, example: str) -> list[tuple[str, str]]:
+def _pairs(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
-    for part in (text or "").split(","):
+    for part in ",".join(texts or ()).split(","):
         if not part.strip():
             continue
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -234,15 +234,15 @@ def test_targets_lists_argument_orders_targets_and_chips(capfd: pytest.CaptureFi
 
 
 def test_sizes_and_axes_are_read_as_they_are_written() -> None:
-    assert options.sizes("B=2, T=128") == {"B": 2, "T": 128}
+    assert options.sizes(["B=2, T=128"]) == options.sizes(["B=2", "T=128"]) == {"B": 2, "T": 128}
     assert options.sizes(None) == {}
-    assert options.axes("TM=64,fast=True,mode=x") == {"TM": 64, "fast": True, "mode": "x"}
+    assert options.axes(["TM=64,fast=True", "mode=x"]) == {"TM": 64, "fast": True, "mode": "x"}
 
 
 @pytest.mark.parametrize("text", ["B", "B=", "=2", "B=two", "B=0", "B=-1", "B=1,B=2", "2=B"])
 def test_a_shape_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--shape"):
-        options.sizes(text)
+        options.sizes([text])
 
 
 def test_auto_picks_openai_only_with_an_endpoint_and_a_model_and_says_why() -> None:
