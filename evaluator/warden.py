@@ -83,16 +83,16 @@ def _supervise(job: dict[str, Any], stdin: int, stdout: int, stderr: int, leash:
     """Says its number on the leash, runs the program, says how it ended, and stays until the caller lets go."""
     lockdown.adopt_orphans()
     start = time.monotonic()
-    answer: dict[str, Any]
+    answer: dict[str, Any] = {"returncode": 127, "breach": ""}
     os.write(leash, b"%d\n" % os.getpid())
+    pid = 0
     try:
         pid = _start(job, (stdin, stdout, stderr), ruleset)
     except OSError as error:
         _complain(stderr, job, error)
-        answer = {"returncode": 127, "breach": ""}
-    else:
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
+    for descriptor in (stdin, stdout, stderr):  # the caller reads them to their end
+        os.close(descriptor)
+    if pid:
         breach = _watch(pid, leash, job)
         status, processor_s = _end(pid, breach != "")
         if os.WIFSIGNALED(status) and not breach:

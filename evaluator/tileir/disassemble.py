@@ -15,11 +15,15 @@ LIMITS = confine.Limits(wall_s=SECONDS, cpu_s=int(SECONDS), memory_bytes=4 << 30
 def disassemble(bytecode: bytes) -> str:
     """The module's text with locations.
 
-    Raises Unverified where the tool refuses it, TooLarge for too long a text, EnvironmentLacks without the tool.
+    Raises Unverified where the tool refuses it, TooLarge for too long a text or one that takes the tool too long,
+    EnvironmentLacks without the tool.
     """
     done = confine.run([str(find("tileirdisasm")), "-g", "k.tileir"], limits=LIMITS, files={"k.tileir": bytecode})
     if done.breach == "output":
         raise TooLarge(f"the kernel has more than {MAX_TEXT >> 20} MiB of Tile IR: at most so much is read")
+    if done.breach in ("time", "memory"):
+        what = f"{SECONDS:.0f} s" if done.breach == "time" else f"{LIMITS.memory_bytes >> 30} GiB"
+        raise TooLarge(f"the kernel's Tile IR takes the disassembler more than {what}")
     if done.breach or done.returncode:
         said, line = first_error(done.stderr_tail.decode(errors="replace"))
         said = said or done.breach or f"exit code {done.returncode}"

@@ -320,6 +320,9 @@ def test_a_kernel_of_too_much_text_is_unsupported(process: JudgeProcess) -> None
         patch.setattr(disassemble, "LIMITS", replace(disassemble.LIMITS, output_bytes=20_000))
         with pytest.raises(TooLarge, match="more than 0 MiB of Tile IR") as raised:
             disassemble.disassemble(next(iter(traced.kernels.values())))
+        patch.setattr(disassemble, "LIMITS", replace(disassemble.LIMITS, wall_s=0.0))
+        with pytest.raises(TooLarge, match="takes the disassembler more than 20 s"):
+            disassemble.disassemble(next(iter(traced.kernels.values())))
     assert limit == disassemble.LIMITS.output_bytes
     verdict = refusal(raised.value)
     assert (verdict.status, verdict.error_class) == ("unsupported", "kernel-too-large")

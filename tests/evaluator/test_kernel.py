@@ -11,7 +11,7 @@ from evaluator import confine
 from evaluator.compile import Compiled
 from evaluator.kernel import Kernel, refusal
 from evaluator.tileir import InvalidTileIR, TileIRError, Unsupported
-from evaluator.tileir.errors import Unverified
+from evaluator.tileir.errors import TooLarge, Unverified
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import chip
 from knowledge_base.snf.everyday import everyday
@@ -62,7 +62,7 @@ def test_a_disassembler_that_does_not_end_is_a_refusal(bytecode: bytes, monkeypa
     from evaluator.tileir import disassemble as module
 
     monkeypatch.setattr(module, "LIMITS", confine.Limits(wall_s=0.0, cpu_s=1))
-    with pytest.raises(Unverified, match="time"):
+    with pytest.raises(TooLarge, match="takes the disassembler more than 20 s"):
         Kernel(bytecode).module  # noqa: B018
 
 
