@@ -61,7 +61,7 @@ class Scripted:
 
 
 def scripted() -> dict[str, list[Scripted]]:
-    """All candidates, by kind: the files of tests/candidates, and the wrong kernels of tests/evaluator."""
+    """All candidates, by kind: the files of tests/candidates, the wrong kernels of tests/evaluator, and large ones."""
     found: dict[str, list[Scripted]] = {kind: [] for kind in MIX}
     for path in sorted((TESTS / "candidates").glob("*.py")):
         source = path.read_text()
@@ -74,31 +74,18 @@ def scripted() -> dict[str, list[Scripted]]:
     for name, case in wrong.WRONG.items():
         kind = "hanging" if "endless" in case.error_class else "wrong"
         found[kind].append(Scripted(kind, name, case.text(), everyday(case.task, **wrong.SIZES[case.task])))
+    kernel = _module(TESTS / "evaluator" / "test_judge_process.py").kernel
     for name, lines in LARGE.items():
-        found["hanging"].append(Scripted("hanging", name, KERNEL.format(lines=lines), everyday("gelu", M=100, N=70)))
+        found["hanging"].append(Scripted("hanging", name, kernel(*lines), everyday("gelu", M=100, N=70)))
     return found
 
 
-KERNEL = """
-import cuda.tile as ct
-
-@ct.kernel
-def kernel(x, y):
-    v = ct.load(x, index=(0, 0), shape=(1, 1)).astype(ct.float64)
-{lines}
-    ct.store(y, index=(ct.bid(0), 0), tile=ct.full((1, 128), 0.0, y.dtype) + ct.sum(z).astype(y.dtype))
-
-def launch(stream, x, y):
-    ct.launch(stream, (x.shape[0], 1, 1), kernel, (x, y))
-"""
-LARGE = {
-    "sixty tiles of 2^24 elements": "\n".join(
-        [f"    t{i} = ct.full((4096, 4096), {i}.0, ct.float32) + v.astype(ct.float32)" for i in range(60)]
-        + ["    z = " + " + ".join(f"t{i}" for i in range(60))]
-    ),
-    "eight multiply-adds on 2^23 elements": "\n".join(
-        ["    z = ct.full((2048, 4096), 1.5, ct.float64) + v"] + ["    z = z * z + v"] * 8
-    ),
+LARGE = {  # bodies of kernels: minutes and gigabytes, did nobody end them
+    "sixty tiles of 2^24 elements": [
+        *(f"t{i} = ct.full((4096, 4096), {i}.0, ct.float32) + v.astype(ct.float32)" for i in range(60)),
+        "z = " + " + ".join(f"t{i}" for i in range(60)),
+    ],
+    "eight multiply-adds on 2^23 elements": ["z = ct.full((2048, 4096), 1.5, ct.float64) + v", *["z = z * z + v"] * 8],
 }
 
 
