@@ -5,7 +5,7 @@ Its "source" is the list of calls with the kernels that serve them, so the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.content import canonical, content_key
@@ -13,7 +13,6 @@ from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Decomposition, Task
 
 from .context import Context
-from .summary import TaskResult
 
 if TYPE_CHECKING:
     from evaluator.trace import Traced
@@ -27,15 +26,15 @@ def compose(
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
     plans: Mapping[str, Traced],
-    results: Sequence[TaskResult],
+    time: Measurement,
 ) -> dict[str, Any]:
     """Judges the target at sizes of its own; the verdict's status, message and numbers.
 
-    ``winners``: a general one per task identity.  ``plans``: theirs, by digest.
+    ``winners``: a general one per task identity.  ``plans``: theirs, by digest.  ``time``: of all calls together.
     """
     context.check_time()
     context.progress.step(LABEL, 0.1, 1.0, "judging")
-    whole, trial = _trial(context, target, decomposition, winners, results)
+    whole, trial = _trial(context, target, decomposition, winners, time)
     mine = {p: plans[p] for winner in winners.values() for p in winner.plans}
     trial, _ = context.judges.judge_composed(trial, decomposition, winners, mine, context.chip, context.seed)
     context.store.record_tasks([whole])
@@ -58,9 +57,9 @@ def _trial(
     target: str,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
-    results: Sequence[TaskResult],
+    time: Measurement,
 ) -> tuple[Task, Trial]:
-    """The whole target as a task, and the composition as a trial of it, with the time that its calls take together."""
+    """The whole target as a task, and the composition as a trial of it."""
     from knowledge_base.snf.printer import show
 
     graph = decomposition.graph
@@ -80,19 +79,12 @@ def _trial(
         proposer="composition",
         note=f"{len(calls)} calls of {len(winners)} kernels",
     )
-    times = [(r.us, r.floor_us, r.calls) for r in results if r.us is not None and r.floor_us is not None]
-    total = Measurement(
-        kind="modelled",
-        chip=context.chip.name,
-        us=round(sum(us * count for us, _, count in times), 3),
-        floor_us=round(sum(floor * count for _, floor, count in times), 3),
-    )
     trial = Trial(
         candidate=candidate,
         configuration={"plan": decomposition.plan},
         chip=context.chip.name,
         shape=graph.sizes,
         evaluator=context.evaluator,
-        measurements=(total,),
+        measurements=(time,),
     )
     return whole, trial

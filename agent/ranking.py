@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from knowledge_base.records import UNSURE, Trial
+from knowledge_base.records import UNSURE, Kind, Measurement, Trial
 
 
-def rank(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials of one candidate, at one shape on one chip, that have a time and were not rejected.
+def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
+    """The trials of one candidate, at one shape on one chip, that have a time of this kind and were not rejected.
 
     Fastest first, spilling ones last.  A verdict that the machine's load may explain is taken back: judge it again.
     """
-    timed = [t.fuller(verdict=None) if t.verdict and t.verdict.status in UNSURE else t for t in trials if t.time]
-    return sorted((t for t in timed if t.verdict is None or t.correct), key=lambda t: (t.spills, t.us))
+    found: list[tuple[bool, Measurement, Trial]] = []
+    for trial in trials:
+        time = trial.timed(kind)
+        if trial.verdict is not None and trial.verdict.status in UNSURE:
+            trial = trial.fuller(verdict=None)
+        if time is not None and (trial.verdict is None or trial.correct):
+            found.append((trial.spills, time, trial))
+    return [trial for _, _, trial in sorted(found, key=lambda row: row[:2])]
 
 
 def recorded(trials: Iterable[Trial]) -> list[Trial]:

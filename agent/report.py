@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MODELLED = "Times are modelled, not measured: a roofline with waves, occupancy and spills (docs/model.md)."
+MEASURED = "Times are measured; those marked ~ are modelled (docs/model.md)."
 
 
 def final_table(summary: RunSummary, out: Console) -> None:
@@ -91,7 +92,7 @@ def markdown(summary: RunSummary, versions: dict[str, str]) -> str:
         f"Run `{summary.id}`: **{summary.status}** in {summary.seconds:.1f} s. Kernels by the {summary.proposer} "
         f"({summary.why}), run on {summary.device}.",
         "",
-        MODELLED,
+        MEASURED if any(t.kind == "measured" for t in summary.tasks) else MODELLED,
         "",
         "| task | calls | kernel | fusion | error ÷ PyTorch's | µs | floor µs | share | configuration |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -136,7 +137,7 @@ def _task(t: TaskResult) -> list[str]:
     if t.correct:
         lines += [f"Kernel `{t.kernel[:12]}` by {t.proposer} in `{t.folder}`. {t.note}".rstrip(), ""]
         lines += [
-            f"{t.searched} of {count(t.configurations, 'configuration')} compiled and ranked by modelled time.",
+            f"{t.searched} of {count(t.configurations, 'configuration')} compiled and ranked by {t.kind} time.",
             "",
         ]
         for number, guards in enumerate(t.guards, 1):

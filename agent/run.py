@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.timer import MODEL, Timer
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED
+from knowledge_base.records import in_sequence
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import Store
@@ -71,6 +73,7 @@ def run(
     store: Store,
     folder: RunFolder,
     progress: Progress,
+    timer: Timer = MODEL,
 ) -> RunSummary:
     """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
 
@@ -87,7 +90,7 @@ def run(
     stopping = threading.Event()
     with ExitStack() as stack:
         judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))
-        context = _context(run_id, options, chip, choice, store, folder, judges, progress, stopping, jobs)
+        context = _context(run_id, options, chip, choice, store, folder, judges, timer, progress, stopping, jobs)
         context = replace(context, at_once=jobs, count=len(decomposition.tasks))
         works = _works(context, decomposition)
         progress.begin([*(w.label for w in works), LABEL])
@@ -152,6 +155,7 @@ def _context(
     store: Store,
     folder: RunFolder,
     judges: Judges,
+    timer: Timer,
     progress: Progress,
     stopping: threading.Event,
     jobs: int,
@@ -165,6 +169,7 @@ def _context(
         folder=folder,
         judges=judges,
         proposer=make_proposer(choice, folder.path, progress, stopping),
+        timer=timer,
         chip=chip,
         evaluator=evaluator_version(),
         seed=options.seed,
@@ -227,14 +232,19 @@ def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult
 def _composed(
     context: Context, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
 ) -> dict[str, Any]:
-    """The verdict on the whole target; empty where a task has no kernel or the time is up."""
-    winners = {w.task.identity: w.general for w in reversed(works) if w.general is not None}
+    """The verdict on the whole target; empty where a task has no kernel or the time is up.
+
+    Its time is that of its calls, each by its task's general winner at the call's sizes.
+    """
+    general = [(work, work.general) for work in works if work.general is not None]
+    winners = {work.task.identity: winner for work, winner in reversed(general)}
     if not all(r.correct for r in results):
         context.progress.end(LABEL, False, "not judged")
         return {}
     try:
         plans = {digest: traced for w in works for digest, traced in w.plans.items()}
-        return compose(context, Path(target).stem, decomposition, winners, plans, results)
+        time = in_sequence((work.time(winner), work.calls) for work, winner in general)
+        return compose(context, Path(target).stem, decomposition, winners, plans, time)
     except Stopped:
         context.progress.end(LABEL, False, "stopped")
         return {}
@@ -255,7 +265,7 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
 
 
 def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:
-    total = sum(r.us * r.calls for r in results if r.us is not None)
+    total = sum(r.us * r.calls for r in results if r.us is not None)  # all of the run's kind
     shared = [replace(r, share=r.us * r.calls / total) if r.us is not None and total > 0 else r for r in results]
     return tuple(sorted(shared, key=lambda r: -(r.share or 0.0)))
 

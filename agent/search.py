@@ -1,4 +1,4 @@
-"""Configuration search: every configuration of one candidate file, compiled for a chip and ranked by modelled time.
+"""Configuration search: every configuration of one candidate file, compiled for a chip, timed and ranked.
 
 The axes of the file span a product; where it is larger than the limit, a seeded quasi-random part of it is looked at
 (the default, its neighbours along one axis, then Halton points).  Each configuration is traced, priced by the model
@@ -6,8 +6,8 @@ with an *ideal* cubin, and compiled in order of that price.  As no real cubin is
 priced more than PRUNE times the best modelled time so far is not compiled: it cannot win.  Spilling and unlaunchable
 configurations are kept with their reason, behind all others.
 
-What comes out is a trial of each configuration, with a modelled time.  It says nothing about right or wrong: that is
-the judge's.
+What comes out is a trial of each configuration, with a modelled time, and with the timer's where that is another kind;
+those are ranked by the timer's.  It says nothing about right or wrong: that is the judge's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluator.timer import MODEL, Timer
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, CompileEvidence, Measurement, Status, Trial, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Kind, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .configurations import configurations, listed
@@ -77,13 +78,14 @@ def reason(trial: Trial) -> str:
 class SearchResult:
     """``trials`` best first.  ``total`` configurations exist, ``left_out`` were not looked at because of the limit.
 
-    plans: what was traced, by the digest that the trials name it by.  verdict: why the file as a whole cannot be
-    searched.
+    kind: of the times that trials are ranked by.  plans: what was traced, by the digest that the trials name it by.
+    verdict: why the file as a whole cannot be searched.
     """
 
     task: str
     chip: str
     sizes: Mapping[str, int]
+    kind: Kind
     trials: tuple[Trial, ...]
     total: int
     left_out: int
@@ -112,9 +114,12 @@ def search(
     seed: int = 0,
     seconds: float | None = None,
     cache: Cache | None = None,
+    timer: Timer = MODEL,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Ranks the candidate's configurations for ``task`` on ``chip`` by modelled time at the task's sizes.
+    """Ranks the candidate's configurations for ``task`` on ``chip`` by the timer's times at the task's sizes.
+
+    Ranked ones without a time of it stand behind those that have one.
 
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
@@ -127,11 +132,11 @@ def search(
     started = time.monotonic()
     axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
-        return SearchResult(task.name, chip.name, task.sizes, (), 0, 0, 0.0, {}, axes)
+        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (), 0, 0, 0.0, {}, axes)
     total = math.prod(len(values) for values in axes.values())
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
-    run = _Search(candidate, task, chip, jobs or _cores(), cache, progress, len(chosen), deadline)
+    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, progress, len(chosen), deadline)
     verdict: Verdict | None = None
     try:
         run.go(run.trace(chosen), len(listed(first, axes)))
@@ -143,7 +148,8 @@ def search(
         task=task.name,
         chip=chip.name,
         sizes=task.sizes,
-        trials=tuple(sorted(run.trials, key=_order)),
+        kind=timer.kind,
+        trials=tuple(sorted(run.trials, key=lambda trial: _order(trial, timer.kind))),
         total=total,
         left_out=total - len(chosen),
         seconds=round(time.monotonic() - started, 3),
@@ -159,20 +165,22 @@ class _Search:
     """One search's state: configurations decided, plans traced, kernels compiled, the best time so far."""
 
     def __init__(
-        self, candidate: Candidate, task: Task, chip: Chip, jobs: int, cache: Cache | None, progress: Progress | None,
-        expected: int, deadline: float,
+        self, candidate: Candidate, task: Task, chip: Chip, jobs: int, cache: Cache | None, timer: Timer,
+        progress: Progress | None, expected: int, deadline: float,
     ) -> None:  # fmt: skip
         self.candidate, self.task, self.chip, self.jobs, self.cache = candidate, task, chip, jobs, cache
+        self.timer = timer
         self.progress, self.expected, self.deadline = progress, expected, deadline
         self.trials: list[Trial] = []
         self.plans: dict[str, Traced] = {}
         self.seen: dict[str, Any] = {}  # bytecode hash → Compiled or Verdict
-        self.best = math.inf
+        self.best = math.inf  # µs by the model, whatever the timer's kind: ideal prices are the model's, too
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
-        if standing(trial) == "ranked":
-            self.best = min(self.best, trial.us)
+        modelled = trial.timed("modelled")
+        if standing(trial) == "ranked" and modelled is not None:
+            self.best = min(self.best, modelled.us)
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
 
@@ -265,12 +273,10 @@ class _Search:
 
     def ideal(self, one: Traced) -> float:
         """The modelled time with cubins that use few registers, no shared memory and the fastest instructions."""
-        return self.model(one, {k: _ideal(k, self.chip) for k in one.plan.kernels}).us
-
-    def model(self, one: Traced, evidence: Mapping[str, CompileEvidence]) -> Measurement:
         from evaluator.model import modelled
 
-        return modelled(self.task, self.task.sizes, one.plan, one.kernels, evidence, self.chip)
+        evidence = {k: _ideal(k, self.chip) for k in one.plan.kernels}
+        return modelled(self.task, self.task.sizes, one.plan, one.kernels, evidence, self.chip).us
 
     def compile(self, chunk: Sequence[Trial]) -> None:
         """Compiles the chunk's kernels that no earlier configuration shares."""
@@ -288,10 +294,12 @@ class _Search:
         refused = next((a for a in answers if isinstance(a, Verdict)), None)
         if refused:
             return trial.fuller(verdict=refused)
-        evidence = tuple(a.evidence for a in answers)
-        measurement = self.model(one, dict(zip(one.plan.kernels, evidence, strict=True)))
-        fits = math.isfinite(measurement.us)
-        return trial.fuller(evidence=evidence, measurements=(measurement,) if fits else ())
+        trial = trial.fuller(evidence=tuple(a.evidence for a in answers))
+        modelled = MODEL.time(trial, self.task, one)
+        if modelled is None:
+            return trial  # no block fits: there is nothing to time
+        timed = None if self.timer.kind == MODEL.kind else self.timer.time(trial, self.task, one)
+        return trial.fuller(measurements=(modelled,) if timed is None else (modelled, timed))
 
 
 def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
@@ -303,8 +311,10 @@ def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
     )  # fmt: skip
 
 
-def _order(trial: Trial) -> tuple[int, float, str]:
-    return STANDINGS.index(standing(trial)), trial.us, repr(sorted(trial.configuration.items()))
+def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:
+    time = trial.timed(kind)
+    us = math.inf if time is None else time.us
+    return STANDINGS.index(standing(trial)), us, repr(sorted(trial.configuration.items()))
 
 
 def _cores() -> int:

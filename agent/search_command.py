@@ -51,7 +51,8 @@ def search(
             [("µs", "right", 9), ("registers", "right", 9), ("spilled", "right", 7), ("configuration", "left", None)]
         )
         for trial in found.trials[:SHOWN]:
-            time = us(trial.us, trial.time.kind) if trial.time else "-"
+            timed = trial.timed(found.kind)
+            time = us(timed.us, timed.kind) if timed else "-"
             registers = max((e.registers for e in trial.evidence), default=0)
             spilled = sum(e.spill_bytes for e in trial.evidence)
             figures = (str(registers or "-"), str(spilled)) if trial.evidence else ("-", "-")
@@ -61,7 +62,9 @@ def search(
         err.print(made)
         counts = ", ".join(f"{count} {status}" for status, count in found.counts().items())
         err.print(f"{found.total} configurations: {counts}; {found.left_out} not looked at", style="dim")
-        err.print(f"times are modelled for {chip.name}, floor {_floor(found)} µs; {found.seconds:.1f} s", style="dim")
+        err.print(
+            f"times are {found.kind} for {chip.name}, floor {_floor(found)} µs; {found.seconds:.1f} s", style="dim"
+        )
         err.print("ranked only: correctness is not judged here, see agent check", style="dim")
     if noted:
         err.print(noted, markup=False)
@@ -71,19 +74,20 @@ def search(
 def _document(found: SearchResult) -> dict[str, Any]:
     from . import search as searching
 
+    times = [trial.timed(found.kind) for trial in found.trials]
     rows = [
         {
             "axes": trial.configuration,
             "status": searching.standing(trial),
             "reason": searching.reason(trial),
-            "us": trial.time.us if trial.time else None,
-            "kind": trial.time.kind if trial.time else None,
-            "floor_us": trial.time.floor_us if trial.time else None,
-            "terms": trial.time.terms if trial.time else {},
+            "us": time.us if time else None,
+            "kind": time.kind if time else None,
+            "floor_us": time.floor_us if time else None,
+            "terms": time.terms if time else {},
             "evidence": [e.model_dump() for e in trial.evidence],
             "kernels": [kernel for plan in trial.plans for kernel in found.plans[plan].plan.kernels],
         }
-        for trial in found.trials
+        for trial, time in zip(found.trials, times, strict=True)
     ]
     return {
         "task": found.task,

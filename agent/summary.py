@@ -84,9 +84,10 @@ class RunSummary:
 
     @property
     def total_us(self) -> float | None:
-        """The target's time: every call's winner."""
+        """The target's time: every call's winner; None where one has none, or where modelled stand beside measured."""
         times = [t.us * t.calls for t in self.tasks if t.us is not None]
-        return sum(times) if len(times) == len(self.tasks) and times else None
+        alike = len({t.kind for t in self.tasks}) == 1
+        return sum(times) if len(times) == len(self.tasks) and alike else None
 
     @property
     def total_floor_us(self) -> float | None:

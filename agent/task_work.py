@@ -1,7 +1,7 @@
 """One task's way through the loop: retrieve, propose, search configurations, judge, record; the winner at the end.
 
 Candidates come from the knowledge base (the best known ones, to be judged again by this version of the evaluator) and
-from the proposer.  Each one's configurations are ranked by modelled time; the best is judged, the next if that is
+from the proposer.  Each one's configurations are ranked by the run's timer; the best is judged, the next if that is
 rejected.  A task needs one *general* winner, correct at every judged size; one that is faster but refuses some sizes is
 kept beside it.  Everything is recorded as soon as it is known, so a run that is stopped loses nothing.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.records import Candidate, Trial, Verdict
+from knowledge_base.records import Candidate, Measurement, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .check import error_ratio
@@ -33,7 +33,7 @@ KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
-WORTH = 0.98  # a specialised kernel is judged if its modelled time is below this share of the general one's
+WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
 
 class TaskWork:
@@ -118,7 +118,7 @@ class TaskWork:
                 break  # the rest of the budget is for judging
             self.say(0.05 + 0.35 * number / len(candidates), "searching")
             found.append((self.ranking(candidate, seconds / len(candidates)), move))
-        return sorted(found, key=lambda pair: _step(pair[0][0].us if pair[0] else math.inf))
+        return sorted(found, key=lambda pair: _step(self.time(pair[0][0]).us if pair[0] else math.inf))
 
     def part(self) -> float:
         """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
@@ -130,11 +130,11 @@ class TaskWork:
         trials = context.store.of_candidate(
             self.task.identity, candidate.digest, context.chip.name, self.task.sizes, context.evaluator
         )
-        if not any(trial.measurements for trial in trials):
+        if not any(trial.timed(context.timer.kind) for trial in trials):
             self.fresh = True
             trials = self.search(candidate, seconds)
             context.store.record(trials, run=context.run, move="search")
-        ranked = rank(trials)
+        ranked = rank(trials, context.timer.kind)
         self.searched[candidate.digest] = len(trials), span(candidate.source)
         self.promising += [trial.configuration for trial in ranked[:1]]
         refused = next((t.verdict for t in trials if t.verdict is not None and not t.correct), None)
@@ -161,6 +161,7 @@ class TaskWork:
             limit=max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds))) if context.deadline is not None else LOOKED_AT,
             first=first,
             seconds=seconds,
+            timer=context.timer,
             progress=progress,
         )
         self.traced |= found.plans
@@ -175,7 +176,7 @@ class TaskWork:
     ) -> tuple[Trial | None, Trial | None]:
         """The fastest general kernel that is correct, and the fastest specialised one if it is worth its guards."""
         for number, (trials, move) in enumerate(rankings):
-            if not trials or (general is not None and trials[0].us >= WORTH * general.us):
+            if not trials or (general is not None and not self.worth(trials[0], general)):
                 continue
             if general is not None and special is not None:
                 continue
@@ -193,9 +194,19 @@ class TaskWork:
                 general = judged
             elif special is None:
                 special = judged
-        if general is not None and special is not None and special.us >= WORTH * general.us:
+        if general is not None and special is not None and not self.worth(special, general):
             special = None
         return general, special
+
+    def time(self, trial: Trial) -> Measurement:
+        """A ranked trial's time of the kind that this run compares by."""
+        time = trial.timed(self.context.timer.kind)
+        assert time is not None, "what is ranked has a time of the timer's kind"
+        return time
+
+    def worth(self, special: Trial, general: Trial) -> bool:
+        """Whether a kernel that may refuse some sizes is enough faster than the one that serves all."""
+        return self.time(special).over(self.time(general)) < WORTH
 
     def judge_best(self, trials: list[Trial], move: str) -> Trial | None:
         """Judges the candidate's configurations, fastest first, until one is correct."""
@@ -286,16 +297,17 @@ class TaskWork:
             reused=not self.fresh,
             seconds=round(time.monotonic() - start, 3),
         )
-        if trial is None or trial.time is None or trial.verdict is None:
+        if trial is None or trial.verdict is None:
             return result
+        timed = self.time(trial)
         return replace(
             result,
             kernel=trial.candidate.digest,
             proposer=trial.candidate.proposer,
             note=trial.candidate.note,
             configuration=trial.configuration,
-            kind=trial.time.kind,
-            us=trial.us,
+            kind=timed.kind,
+            us=timed.us,
             error=error_ratio(trial.verdict),
             evidence=tuple(e.model_dump() for e in trial.evidence),
             guards=tuple(tuple(map(str, self.plans[p].plan.guards)) for p in trial.plans),

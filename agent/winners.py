@@ -23,7 +23,7 @@ from kernels_generated.runtime.expr import show as show_size
 from kernels_generated.runtime.expr import to_json
 from knowledge_base.content import plain
 from knowledge_base.errors import EnvironmentLacks, UserError
-from knowledge_base.records import Trial
+from knowledge_base.records import Measurement, Trial
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
@@ -188,10 +188,14 @@ def _decide(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> tuple[bool
     was, now = f"{old['kind']} {old['us']:.2f} µs", f"{new['kind']} {new['us']:.2f} µs"
     if old["kind"] == "measured" and new["kind"] != "measured":
         return False, f"kept ({was}): a modelled time never replaces a measured one"
-    if old["kind"] == new["kind"] and new["us"] >= old["us"]:
+    if old["kind"] == new["kind"] and not _time(new) < _time(old):
         same = old["candidate"]["digest"] == new["candidate"]["digest"] and old["configuration"] == new["configuration"]
         return (True, f"promoted again ({now})") if same else (False, f"kept ({was}): the new one is no faster ({now})")
     return True, f"promoted ({now}; was {was})"
+
+
+def _time(winner: Mapping[str, Any]) -> Measurement:
+    return Measurement.model_validate(winner["measurement"])
 
 
 def _named(entry: Mapping[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -145,16 +146,59 @@ class Candidate(Record):
         return hashlib.sha256(self.source.encode()).hexdigest()
 
 
-class Measurement(Record):
-    """A time in µs.  ``kind`` says whether a GPU measured it or a model computed it; the two are never mixed."""
+Kind = Literal["measured", "modelled"]  # of a time: by a GPU's clock, or by a model
 
-    kind: str  # measured | modelled
+
+class Incomparable(ValueError):
+    """Two times of different kinds, or of different chips, were to be compared or added."""
+
+
+class Measurement(Record):
+    """A time in µs.  ``kind`` says whether a GPU measured it or a model computed it; the two are never mixed.
+
+    Times of one kind on one chip are ordered, divided and added; anything else raises :class:`Incomparable`.  That they
+    are of the same work (a task at one shape) is for the caller to know.
+    """
+
+    kind: Kind
     chip: str
     us: float
     floor_us: float  # speed of light: flops and compulsory reads
     terms: dict[str, float] = Field(default_factory=dict)  # of the model, or percentiles and interval of samples
     samples: tuple[float, ...] = ()
     status: str = "stable"  # stable | unstable | quarantined
+
+    def over(self, other: Measurement) -> float:
+        """This time ÷ the other one: below 1 where this one is faster."""
+        self._like(other)
+        if other.us == 0:
+            return 1.0 if self.us == 0 else math.inf
+        return self.us / other.us
+
+    def __lt__(self, other: Measurement) -> bool:
+        self._like(other)
+        return self.us < other.us
+
+    def _like(self, other: Measurement) -> None:
+        if (self.kind, self.chip) != (other.kind, other.chip):
+            both = f"a {self.kind} time on {self.chip} and a {other.kind} one on {other.chip}"
+            raise Incomparable(f"{both} do not compare")
+
+
+def in_sequence(times: Iterable[tuple[Measurement, int]]) -> Measurement:
+    """The time of calls one after another, each given with how often it is made.  Raises ValueError for no calls."""
+    calls = list(times)
+    if not calls:
+        raise ValueError("no calls, no time")
+    first = calls[0][0]
+    for time, _ in calls:
+        first._like(time)
+    return Measurement(
+        kind=first.kind,
+        chip=first.chip,
+        us=round(sum(time.us * count for time, count in calls), 3),
+        floor_us=round(sum(time.floor_us * count for time, count in calls), 3),
+    )
 
 
 COMPILED = "compiled"  # status of a trial that nobody has judged
@@ -216,16 +260,14 @@ class Trial(Record):
     def spills(self) -> bool:
         return any(e.spill_bytes > 0 for e in self.evidence)
 
-    @property
-    def time(self) -> Measurement | None:
-        """The time that counts: the fastest measured one, without any the fastest modelled one; never quarantined."""
-        usable = [m for m in self.measurements if m.status != "quarantined"]
-        return min(usable, key=lambda m: (m.kind != "measured", m.us), default=None)
+    def timed(self, kind: Kind) -> Measurement | None:
+        """The trial's fastest time of one kind, if it has one that is not quarantined: what trials compare by."""
+        return min((m for m in self.measurements if m.kind == kind and m.status != "quarantined"), default=None)
 
     @property
-    def us(self) -> float:
-        """That time in µs; infinite where there is none."""
-        return math.inf if self.time is None else self.time.us
+    def time(self) -> Measurement | None:
+        """The time to show: the measured one, without any the modelled one."""
+        return self.timed("measured") or self.timed("modelled")
 
     def fuller(self, **fields: Any) -> Trial:
         """The same trial, fuller."""

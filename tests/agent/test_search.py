@@ -83,7 +83,7 @@ def test_the_best_comes_first_and_the_rest_in_order(result):
     ranked = [row for row in result.trials if standing(row) == "ranked"]
     assert ranked
     assert result.best is result.trials[0] is ranked[0]
-    assert [row.us for row in ranked] == sorted(row.us for row in ranked)
+    assert [row.time.us for row in ranked] == sorted(row.time.us for row in ranked)
     order = [status for status, _ in itertools.groupby(result.trials, key=standing)]
     assert order == sorted(order, key=STANDINGS.index)
 
@@ -92,11 +92,11 @@ def test_what_was_pruned_could_not_have_won(task, cache, result, monkeypatch):
     monkeypatch.setattr(module, "PRUNE", float("inf"))
     everything = search(candidate(task), task, CHIP, cache=cache)
     assert "pruned" not in everything.counts()
-    assert everything.best.us == result.best.us
-    ideal = {tuple(sorted(r.configuration.items())): r.us for r in everything.trials if standing(r) == "ranked"}
+    assert everything.best.time.us == result.best.time.us
+    ideal = {tuple(sorted(r.configuration.items())): r.time.us for r in everything.trials if standing(r) == "ranked"}
     for row in result.trials:
         if standing(row) == "pruned":
-            assert ideal[tuple(sorted(row.configuration.items()))] >= result.best.us
+            assert ideal[tuple(sorted(row.configuration.items()))] >= result.best.time.us
 
 
 def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, result, monkeypatch):
@@ -107,8 +107,8 @@ def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, resul
 
     monkeypatch.setattr(pool, "assemble", unreachable)
     again = search(candidate(task), task, CHIP, cache=cache)
-    assert [(r.configuration, standing(r), r.us) for r in again.trials] == [
-        (r.configuration, standing(r), r.us) for r in result.trials
+    assert [(r.configuration, standing(r), r.time) for r in again.trials] == [
+        (r.configuration, standing(r), r.time) for r in result.trials
     ]
 
 

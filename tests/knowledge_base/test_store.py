@@ -150,7 +150,7 @@ def test_one_model_gives_one_time_and_a_gpu_gives_new_samples_every_time(store: 
     store.record([trial(64, measurements=(measured(70.0), measured(69.0)))])
     known = stored(store, trial(64))
     assert [(m.kind, m.us) for m in known.measurements] == [("modelled", 64.0), ("measured", 70.0), ("measured", 69.0)]
-    assert known.us == 69.0
+    assert known.time.us == 69.0
 
 
 def test_the_time_of_another_plan_than_the_judged_one_is_not_believed(store: Store) -> None:
@@ -159,7 +159,7 @@ def test_the_time_of_another_plan_than_the_judged_one_is_not_believed(store: Sto
     assert stored(store, trial(64)).measurements == ()
     store.record([trial(64, verdict=None, plans=("ab" * 32,), measurements=(modelled(9.0),))])
     known = stored(store, trial(64))
-    assert (known.us, known.plans) == (9.0, ("ab" * 32, "cd" * 32))
+    assert (known.time.us, known.plans) == (9.0, ("ab" * 32, "cd" * 32))
 
 
 def test_the_best_known_kernels_come_fastest_first_and_one_configuration_each(store: Store) -> None:
@@ -167,7 +167,7 @@ def test_the_best_known_kernels_come_fastest_first_and_one_configuration_each(st
     wrong = Verdict(status=Status.WRONG, stage=Stage.COMPARE)
     store.record([trial(64), trial(32), trial(1, verdict=wrong)])
     store.record([trial(16, candidate=other), trial(8, candidate=other, chip="h200")])
-    assert [(t.candidate.digest, t.us) for t in store.best(TASK.identity, "rtx5070")] == [
+    assert [(t.candidate.digest, t.time.us) for t in store.best(TASK.identity, "rtx5070")] == [
         (other.digest, 16.0),
         (CANDIDATE.digest, 32.0),
     ]
@@ -178,7 +178,7 @@ def test_the_best_known_kernels_come_fastest_first_and_one_configuration_each(st
 def test_one_candidate_with_many_fast_configurations_hides_no_other(store: Store) -> None:
     other = CANDIDATE.model_copy(update={"source": "AXES = {}  # other\n"})
     store.record([*(trial(tm) for tm in range(1, 200)), trial(500, candidate=other)])
-    assert [t.us for t in store.best(TASK.identity, "rtx5070", limit=2)] == [1.0, 500.0]
+    assert [t.time.us for t in store.best(TASK.identity, "rtx5070", limit=2)] == [1.0, 500.0]
 
 
 def test_a_measured_time_ranks_before_a_smaller_modelled_one(store: Store) -> None:
@@ -303,7 +303,7 @@ def test_threads_share_a_store(store: Store) -> None:
     def work(start: int) -> None:
         for i in range(start, start + 20):
             store.record([trial(i)])
-            assert stored(store, trial(i)).us == i
+            assert stored(store, trial(i)).time.us == i
 
     threads = [threading.Thread(target=work, args=(start,)) for start in (0, 10, 20)]
     for thread in threads:
@@ -426,7 +426,7 @@ def test_what_was_changed_since_is_not_believed(store: Store, field: str, value:
         changed = json.dumps(json.loads(text) | {field: value})
         connection.exec_driver_sql("UPDATE trials SET record = ?", (changed,))
     got = believed(store)
-    assert (got.verdict, got.judged, got.infeasible, got.us) == (None, (), (), JUDGED.us)
+    assert (got.verdict, got.judged, got.infeasible, got.time) == (None, (), (), JUDGED.time)
 
 
 def test_a_verdict_that_was_written_past_the_judge_is_not_believed(store: Store) -> None:
@@ -466,4 +466,4 @@ def test_a_rejection_stays_ours_when_a_search_adds_its_plan(store: Store) -> Non
     store.record([trial(verdict=rejected, measurements=())])
     store.record([trial(verdict=None, plans=("ab" * 32,))])
     got = believed(store)
-    assert (got.verdict, got.plans, got.us) == (rejected, ("ab" * 32,), 128.0)
+    assert (got.verdict, got.plans, got.time.us) == (rejected, ("ab" * 32,), 128.0)
