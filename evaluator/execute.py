@@ -1,8 +1,8 @@
 """A launch plan on the emulator: sizes in, buffers changed in place, findings out.
 
-The plan came from a candidate, so nothing it says is believed: expressions are evaluated by the plan language's own
-interpreter, every view must lie inside its argument, grids and workspaces are bounded, and array arguments of one
-launch must not overlap where one of them may be written.  Each buffer is a storage of exactly its size; the emulator
+The plan came from a candidate, so nothing it says is believed: it must be launchable
+(:mod:`kernels_generated.runtime.bind`), grids and workspaces are bounded, and array arguments of one launch must not
+overlap where one of them may be written.  Each buffer is a storage of exactly its size; the emulator
 gives every storage an address window of its own, so an access beyond it is seen and reaches no other memory: these
 windows are the guard zones.
 
@@ -20,26 +20,18 @@ from typing import TYPE_CHECKING, Any
 from evaluator.cover import text
 from evaluator.inputs import torch_dtype
 from evaluator.rejection import reject
-from kernels_generated.runtime.expr import ExprError, evaluate
-from kernels_generated.runtime.plan import (
-    DTYPE_BITS,
-    MAX_GRID,
-    ArrayParameter,
-    Fill,
-    Launch,
-    LaunchPlan,
-    View,
-)
+from kernels_generated.runtime.bind import Array, BoundLaunch, BoundPlan, Unlaunchable, bind, check
+from kernels_generated.runtime.expr import ExprError
+from kernels_generated.runtime.plan import Fill, LaunchPlan
 from knowledge_base.records import Finding, Status
 
 if TYPE_CHECKING:
     import torch
 
-    from evaluator.tileir import Array, Program, Scalar
+    from evaluator.tileir import Program
 
 MAX_WORKSPACE_BYTES = 2**30  # all workspaces of a plan together, at the judge's small sizes
 MAX_BLOCKS = 2**20  # of one launch at the judge's sizes: they need thousands, and a million takes minutes
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -90,26 +82,36 @@ def execute(
     """
     findings: list[Finding] = []
     watcher = _sanitizer() if sanitize else None  # one for all launches: buffers keep their addresses
+    bound = _bound(plan, sizes)
+    _check_shapes(bound, buffers, sizes)
+    memory = dict(buffers) | _workspaces(bound, sizes, poison.workspace)
+    index = 0
+    for step in bound.steps:
+        if isinstance(step, Fill):
+            _fill(memory[step.argument], step.value)
+            continue
+        _check_launch(step, bound, memory, sizes, index)
+        findings += _launch(programs[step.kernel], step, memory, poison, watcher, deadline, index)
+        index += 1
+    return tuple(findings)
+
+
+def _bound(plan: LaunchPlan, sizes: Mapping[str, int]) -> BoundPlan:
+    """The plan as numbers.  Raises Rejected where it has none, or where no machine should launch it."""
     try:
-        memory = dict(buffers) | _workspaces(plan, sizes, poison.workspace)
-        _check_shapes(plan, memory, sizes)
-        index = 0
-        for step in plan.steps:
-            if isinstance(step, Fill):
-                _fill(memory[step.argument], step.value)
-                continue
-            grid, arguments = bind(plan, step, memory, sizes, index)
-            findings += _launch(programs[step.kernel], grid, arguments, memory, poison, watcher, deadline, index)
-            index += 1
+        bound = bind(plan, sizes)
+        check(bound)
     except ExprError as error:
         raise reject(Status.INVALID, "plan-expression", f"the plan: {error}") from None
-    return tuple(findings)
+    except Unlaunchable as error:
+        status = Status.UNSAFE if error.error_class == "view-outside" else Status.INVALID
+        raise reject(status, error.error_class, f"{error} at {text(sizes)}") from None
+    return bound
 
 
 def _launch(
     program: Program,
-    grid: tuple[int, int, int],
-    arguments: list[Array | Scalar],
+    launch: BoundLaunch,
     memory: Mapping[str, torch.Tensor],
     poison: Poison,
     sanitizer: Any,
@@ -123,8 +125,8 @@ def _launch(
     try:
         report = run(
             program,
-            grid,
-            arguments,
+            launch.grid,
+            launch.arguments,
             buffers=memory,
             sanitizer=sanitizer,
             padding_fill=poison.padding,
@@ -173,30 +175,22 @@ def _quiet(text: str) -> None:
 # ---------------------------------------------------------------------------------------------------- memory
 
 
-def _workspaces(plan: LaunchPlan, sizes: Mapping[str, int], poison: float) -> dict[str, torch.Tensor]:
-    out: dict[str, torch.Tensor] = {}
-    total = 0
-    for argument in plan.arguments:
-        if argument.role not in ("workspace", "packed"):
-            continue
-        shape = tuple(evaluate(s, sizes) for s in argument.shape)
-        if any(s < 0 for s in shape):
-            raise reject(Status.INVALID, "workspace-size", f"workspace {argument.name} has the shape {shape}")
-        total += argument.nbytes(sizes)
-        if total > MAX_WORKSPACE_BYTES:
-            limit = MAX_WORKSPACE_BYTES / 2**30
-            message = f"workspaces of {total / 2**30:.1f} GiB at {text(sizes)}: more than {limit:.0f} GiB"
-            raise reject(Status.INVALID, "workspace-size", message)
-        out[argument.name] = poisoned(shape, argument.dtype, poison)
-    return out
+def _workspaces(bound: BoundPlan, sizes: Mapping[str, int], poison: float) -> dict[str, torch.Tensor]:
+    mine = [buffer for buffer in bound.buffers if buffer.internal]
+    total = sum(buffer.nbytes for buffer in mine)
+    if total > MAX_WORKSPACE_BYTES:
+        limit = MAX_WORKSPACE_BYTES / 2**30
+        message = f"workspaces of {total / 2**30:.1f} GiB at {text(sizes)}: more than {limit:.0f} GiB"
+        raise reject(Status.INVALID, "workspace-size", message)
+    return {buffer.name: poisoned(buffer.shape, buffer.dtype, poison) for buffer in mine}
 
 
-def _check_shapes(plan: LaunchPlan, memory: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
-    for argument in plan.arguments:
-        shape = tuple(evaluate(s, sizes) for s in argument.shape)
-        if argument.name not in memory or tuple(memory[argument.name].shape) != shape:
-            has = tuple(memory[argument.name].shape) if argument.name in memory else "no such buffer"
-            message = f"the plan takes {argument.name} as {shape}, the task has {has} at {text(sizes)}"
+def _check_shapes(bound: BoundPlan, given: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+    for buffer in bound.buffers:
+        have = tuple(given[buffer.name].shape) if buffer.name in given else None
+        if not buffer.internal and have != buffer.shape:
+            has = "no such buffer" if have is None else have
+            message = f"the plan takes {buffer.name} as {buffer.shape}, the task has {has} at {text(sizes)}"
             raise reject(Status.INVALID, "plan-arguments", message)
 
 
@@ -206,85 +200,31 @@ def _fill(tensor: torch.Tensor, value: float | int) -> None:
     tensor.copy_(torch.full((), value, dtype=torch.float64).to(tensor.dtype))
 
 
-def bind(
-    plan: LaunchPlan, launch: Launch, memory: Mapping[str, torch.Tensor], sizes: Mapping[str, int], index: int
-) -> tuple[tuple[int, int, int], list[Array | Scalar]]:
-    """The grid and the arguments of one launch as numbers, checked."""
-    from evaluator.tileir import Scalar
-
-    x, y, z = (evaluate(g, sizes) for g in launch.grid)
-    grid = (x, y, z)
-    if not all(1 <= g <= MAX_GRID for g in grid):
-        raise reject(Status.INVALID, "grid-range", f"launch {index}: the grid {grid} at {text(sizes)}")
-    if math.prod(grid) > MAX_BLOCKS:
-        message = f"launch {index}: {math.prod(grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
-        raise reject(Status.TIMEOUT, "too-many-blocks", message)
-    arguments: list[Array | Scalar] = []
-    arrays: list[tuple[int, Array]] = []
-    for position, parameter in enumerate(launch.parameters):
-        if isinstance(parameter, ArrayParameter):
-            array = _array(plan, plan.views[parameter.view], parameter.index, memory, sizes, index)
-            arrays.append((position, array))
-            arguments.append(array)
-        elif parameter.dtype in ("i32", "i64"):
-            value = evaluate(parameter.value, sizes)  # type: ignore[arg-type]
-            if not -(INT32_MAX + 1) <= value <= INT32_MAX and parameter.dtype == "i32":
-                raise reject(Status.INVALID, "index-range", f"launch {index}: scalar {value} does not fit int32")
-            arguments.append(Scalar(parameter.dtype, value))
-        else:
-            arguments.append(Scalar(parameter.dtype, parameter.value))  # type: ignore[arg-type]
-    _check_overlap(plan, arrays, memory, index)
-    return grid, arguments
-
-
-def _array(
-    plan: LaunchPlan,
-    view: View,
-    index_type: str,
-    memory: Mapping[str, torch.Tensor],
-    sizes: Mapping[str, int],
-    launch: int,
-) -> Array:
-    """A view as numbers.  Its elements must lie inside its argument, aligned to its dtype."""
-    from evaluator.tileir import Array
-
-    shape = tuple(evaluate(s, sizes) for s in view.shape)
-    strides = tuple(evaluate(s, sizes) for s in view.strides)
-    offset = evaluate(view.offset, sizes)
-    size = DTYPE_BITS[view.dtype] // 8
-    have = memory[view.argument].numel() * memory[view.argument].element_size()
-    where = f"launch {launch}: the view of {view.argument} {shape} with strides {strides} at offset {offset}"
-    if offset < 0 or any(s < 0 for s in shape) or any(s < 0 for s in strides):
-        raise reject(Status.UNSAFE, "view-outside", f"{where} is negative")
-    reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1 if math.prod(shape) else 0
-    if reach * size > have:
-        raise reject(Status.UNSAFE, "view-outside", f"{where} ends {reach * size - have} bytes behind the argument")
-    if index_type == "i32" and any(n > INT32_MAX for n in (*shape, *strides)):
-        raise reject(Status.INVALID, "index-range", f"{where} does not fit int32")
-    return Array(view.argument, view.dtype, offset, shape, strides, index_type)
-
-
 # ---------------------------------------------------------------------------------------------------- aliasing
 
 
-def _check_overlap(
-    plan: LaunchPlan, arrays: list[tuple[int, Array]], memory: Mapping[str, torch.Tensor], launch: int
+def _check_launch(
+    launch: BoundLaunch, bound: BoundPlan, memory: Mapping[str, torch.Tensor], sizes: Mapping[str, int], index: int
 ) -> None:
-    """Two array arguments of a launch may share elements only where neither can be written (inputs and weights)."""
-    roles = {a.name: a.role for a in plan.arguments}
+    """At most MAX_BLOCKS blocks.  Two array arguments may share elements only where neither can be written."""
+    if math.prod(launch.grid) > MAX_BLOCKS:
+        message = f"launch {index}: {math.prod(launch.grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
+        raise reject(Status.TIMEOUT, "too-many-blocks", message)
+    read_only = {buffer.name for buffer in bound.buffers if buffer.role in ("input", "weight")}
+    arrays = [(position, a) for position, a in enumerate(launch.arguments) if isinstance(a, Array)]
     for i, (first, a) in enumerate(arrays):
         for second, b in arrays[i + 1 :]:
-            if a.buffer != b.buffer or roles[str(a.buffer)] in ("input", "weight"):
+            if a.buffer != b.buffer or a.buffer in read_only:
                 continue
-            shared = _shared_byte(a, b, memory[str(a.buffer)])
+            shared = _shared_byte(a, b, memory[a.buffer])
             if shared is None:
                 continue
             message = (
-                f"launch {launch}: array arguments {first} and {second} overlap in {a.buffer} (byte {shared}); "
+                f"launch {index}: array arguments {first} and {second} overlap in {a.buffer} (byte {shared}); "
                 "the compiler assumes that arrays do not"
             )
-            element = shared // (DTYPE_BITS[a.dtype] // 8)
-            finding = Finding(kind="aliasing", message=message, launch=launch, buffer=str(a.buffer), element=element)
+            element = shared // a.itemsize
+            finding = Finding(kind="aliasing", message=message, launch=index, buffer=a.buffer, element=element)
             raise reject(Status.UNSAFE, "aliasing", message, findings=(finding,))
 
 
@@ -292,11 +232,11 @@ def _shared_byte(a: Array, b: Array, buffer: torch.Tensor) -> int | None:
     """The first byte that elements of both arrays occupy; None if they are disjoint (interleaved views are)."""
     import torch
 
-    if not math.prod(a.shape) or not math.prod(b.shape):
+    if not a.nbytes or not b.nbytes:
         return None
     marks = []
     for array in (a, b):
-        size = DTYPE_BITS[array.dtype] // 8
+        size = array.itemsize
         touched = torch.zeros(buffer.numel() * buffer.element_size(), dtype=torch.bool)
         strides = [s * size for s in array.strides]
         shape = [1 if s == 0 else n for n, s in zip(array.shape, array.strides, strict=True)]  # once is enough

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from evaluator.kernel import Kernel
 from evaluator.work import Work, count
-from kernels_generated.runtime.expr import Dims, evaluate
-from kernels_generated.runtime.plan import DTYPE_BITS, ArrayParameter, Fill, Launch, LaunchPlan
+from kernels_generated.runtime.bind import Array, BoundLaunch, bind
+from kernels_generated.runtime.expr import Dims
+from kernels_generated.runtime.plan import Fill, LaunchPlan
 from knowledge_base.chips import Chip
 from knowledge_base.records import CompileEvidence, Measurement
 from knowledge_base.snf.task import Task
@@ -80,16 +81,16 @@ def modelled(
     kernels: the bytecodes by SHA-256; evidence: of their cubins for the chip's architecture, by the same hash.
     Raises KeyError for a kernel without bytecode or evidence, ExprError for sizes the plan has no value at.
     """
-    dims = {"num_sms": chip.sm_count, **sizes}
+    bound = bind(plan, {"num_sms": chip.sm_count, **sizes})
     terms: dict[str, float] = {}
     total, first = 0.0, True
-    for step in plan.steps:
+    for step in bound.steps:
         if isinstance(step, Fill):
-            found = {"memory": plan.argument(step.argument).nbytes(dims) / _bandwidth(chip)}
+            found = {"memory": bound.buffer(step.argument).nbytes / _bandwidth(chip)}
             time = found["memory"]
         else:
-            work = launch_work(step, plan, kernels[step.kernel], dims)
-            found = launch_terms(work, _bytes(step, plan, work, dims), evidence[step.kernel], chip)
+            work = launch_work(step, kernels[step.kernel])
+            found = launch_terms(work, _traffic(step, work), evidence[step.kernel], chip)
             time = found.pop("body")
         found["launch"] = LAUNCH_S if first else NEXT_LAUNCH_S
         total += time + found["launch"]
@@ -108,19 +109,11 @@ def modelled(
 # ---------------------------------------------------------------------------------------------------- one launch
 
 
-def launch_work(launch: Launch, plan: LaunchPlan, bytecode: bytes, dims: Dims) -> Work:
-    """The work of one launch at ``dims``."""
-    arguments: list[int | float | bool | None] = []
-    for parameter in launch.parameters:
-        if isinstance(parameter, ArrayParameter):
-            view = plan.views[parameter.view]
-            arguments += [None, *(evaluate(s, dims) for s in view.shape), *(evaluate(s, dims) for s in view.strides)]
-        elif parameter.dtype in ("i32", "i64"):
-            arguments.append(evaluate(parameter.value, dims))  # type: ignore[arg-type]
-        else:
-            arguments.append(parameter.value)  # type: ignore[arg-type]
-    grid = tuple(max(1, evaluate(g, dims)) for g in launch.grid)
-    return count(Kernel.of(bytecode).counts, arguments, (grid[0], grid[1], grid[2]))
+def launch_work(launch: BoundLaunch, bytecode: bytes) -> Work:
+    """The work of one launch; an axis of the grid that is empty counts as one block."""
+    x, y, z = (max(1, g) for g in launch.grid)
+    words = [None if isinstance(word, Array) else word for word in launch.words]
+    return count(Kernel.of(bytecode).counts, words, (x, y, z))
 
 
 @dataclass(frozen=True)
@@ -134,16 +127,8 @@ class Traffic:
     reread: float  # loaded beyond the first time, at most once a wave
 
 
-def _bytes(launch: Launch, plan: LaunchPlan, work: Work, dims: Dims) -> Traffic:
-    sizes: dict[int, float] = {}
-    word = 0
-    for parameter in launch.parameters:
-        if isinstance(parameter, ArrayParameter):
-            view = plan.views[parameter.view]
-            elements = math.prod(evaluate(s, dims) for s in view.shape)
-            sizes[word] = elements * DTYPE_BITS[view.dtype] / 8
-            word += 2 * len(view.shape)
-        word += 1
+def _traffic(launch: BoundLaunch, work: Work) -> Traffic:
+    sizes = {i: float(word.nbytes) for i, word in enumerate(launch.words) if isinstance(word, Array)}
     loads = {i: work.blocks * n for i, n in work.mean.loads.items()}
     stores = {i: work.blocks * n for i, n in work.mean.stores.items()}
     reads = {i: min(n, sizes.get(i, n)) for i, n in loads.items()}

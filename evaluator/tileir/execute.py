@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels_generated.runtime.bind import Array, Scalar
+
 from . import ir
 from .machine import AssertionFailure, Frame, Run, StepLimit, Stopped
 from .memory import Memory
@@ -23,30 +25,6 @@ from .sanitizer import Finding, Sanitizer
 # ones pay for the interpreter (benchmarks/emulator.py).
 BATCH_ELEMENTS = 1 << 19
 MAX_ITERATIONS = 50_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Array:
-    """An array argument: a window on a buffer, by name or as a tensor whose storage holds it.
-
-    ``dtype`` is a launch plan's name (f32, bf16, i32 …); ``offset`` and ``strides`` count elements of it, ``offset``
-    from the buffer's first element.  ``index`` is the type of the sizes and strides that are passed, i32 or i64.
-    """
-
-    buffer: str | Tensor
-    dtype: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    index: str = "i32"
-
-
-@dataclass(frozen=True, eq=False)
-class Scalar:
-    """A scalar argument; ``dtype`` is bool, i32, i64, f32, f64 …"""
-
-    dtype: str
-    value: int | float | bool
 
 
 Argument = Array | Scalar
@@ -64,15 +42,6 @@ class RunReport:
     asserts: tuple[AssertionFailure, ...] = ()
 
 
-# Bytes an element of a plan's dtype takes, and the Tile IR element it is.
-PLAN_ELEMS = {
-    "bool": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "u8": "i8", "u16": "i16", "u32": "i32",
-    "u64": "i64", "f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64", "f8e4m3": "f8E4M3FN", "f8e5m2": "f8E5M2",
-}  # fmt: skip
-PLAN_BYTES = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2,
-              "bf16": 2, "f32": 4, "f64": 8, "f8e4m3": 1, "f8e5m2": 1}  # fmt: skip
-
-
 class ArgumentError(ValueError):
     """Arguments that do not fit the kernel's parameters."""
 
@@ -83,14 +52,12 @@ def words(
     """The kernel's parameters in order: an array is an address, its sizes, its strides; a scalar is itself."""
     out: list[int | float | bool] = []
     arrays: list[PassedArray] = []
-    for number, argument in enumerate(arguments):
+    for argument in arguments:
         if isinstance(argument, Scalar):
             out.append(argument.value)
             continue
-        size = PLAN_BYTES[argument.dtype]
-        name = argument.buffer if isinstance(argument.buffer, str) else f"argument {number}"
-        tensor = buffers[argument.buffer] if isinstance(argument.buffer, str) else argument.buffer
-        address = memory.address(tensor, name) + argument.offset * size
+        name, size = argument.buffer, argument.itemsize
+        address = memory.address(buffers[name], name) + argument.offset * size
         arrays.append(PassedArray(name, len(out), address, argument.shape, argument.strides, size))
         out += [address, *argument.shape, *argument.strides]
     return out, arrays

@@ -6,11 +6,12 @@ witness.  Also checked: that the assumptions compiled into the plan's bytecode h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernels_generated.runtime.expr import Dims, ExprError, evaluate
-from kernels_generated.runtime.plan import DTYPE_BITS, ArrayParameter, Fill, Launch, LaunchPlan, Parameter, View
+from kernels_generated.runtime.bind import Array, BoundLaunch, BoundPlan, Scalar, bind
+from kernels_generated.runtime.expr import ExprError
+from kernels_generated.runtime.plan import Fill
 
 from .result import ArrayFacts, KernelInfo, Traced
 
@@ -25,47 +26,46 @@ def same_launches(traced: Traced, sizes: Mapping[str, int], concrete: Traced) ->
         guard = traced.plan.failing_guard(dims)
         if guard is not None:
             return f"the plan does not apply: {guard}"
-        return _differs(traced, dims, concrete)
+        bound, fresh = bind(traced.plan, dims), bind(concrete.plan, dims)
     except ExprError as error:
         return f"the plan has no value here: {error}"
+    return _differs(traced, bound, concrete, fresh)
 
 
-def _differs(traced: Traced, dims: Dims, concrete: Traced) -> str | None:
-    plan, other = traced.plan, concrete.plan
-    for a, b in zip(plan.arguments, other.arguments, strict=False):
-        here, there = [evaluate(s, dims) for s in a.shape], [evaluate(s, dims) for s in b.shape]
-        if (a.name, a.role, a.dtype, here) != (b.name, b.role, b.dtype, there):
-            return f"argument {a.name} is {a.dtype}{here} in the plan, {b.name} {b.dtype}{there} afresh"
-    if len(plan.arguments) != len(other.arguments):
-        return f"{len(plan.arguments)} buffers in the plan, {len(other.arguments)} afresh"
-    for number, (step, fresh) in enumerate(zip(plan.steps, other.steps, strict=False)):
-        if isinstance(step, Launch) and isinstance(fresh, Launch):
-            what = _launch_differs(traced, step, concrete, fresh, dims)
+def _differs(traced: Traced, bound: BoundPlan, concrete: Traced, fresh: BoundPlan) -> str | None:
+    for a, b in zip(bound.buffers, fresh.buffers, strict=False):
+        if a != b:
+            return (
+                f"argument {a.name} is {a.dtype}{list(a.shape)} in the plan, {b.name} {b.dtype}{list(b.shape)} afresh"
+            )
+    if len(bound.buffers) != len(fresh.buffers):
+        return f"{len(bound.buffers)} buffers in the plan, {len(fresh.buffers)} afresh"
+    for number, (step, other) in enumerate(zip(bound.steps, fresh.steps, strict=False)):
+        if isinstance(step, BoundLaunch) and isinstance(other, BoundLaunch):
+            what = _launch_differs(traced.names[step.kernel], step, concrete.names[other.kernel], other)
         else:
-            what = None if isinstance(step, Fill) and step == fresh else f"{step} in the plan, {fresh} afresh"
+            what = None if isinstance(step, Fill) and step == other else f"{step} in the plan, {other} afresh"
         if what is not None:
             return f"step {number}: {what}"
-    if len(plan.steps) != len(other.steps):
-        return f"{len(plan.steps)} steps in the plan, {len(other.steps)} afresh"
+    if len(bound.steps) != len(fresh.steps):
+        return f"{len(bound.steps)} steps in the plan, {len(fresh.steps)} afresh"
     return None
 
 
-def _launch_differs(traced: Traced, step: Launch, concrete: Traced, fresh: Launch, dims: Dims) -> str | None:
-    info, fresh_info = traced.names[step.kernel], concrete.names[fresh.kernel]
+def _launch_differs(info: KernelInfo, step: BoundLaunch, fresh_info: KernelInfo, fresh: BoundLaunch) -> str | None:
     if info.key != fresh_info.key:
         return f"kernel {_kernel(info)} in the plan, {_kernel(fresh_info)} afresh"
-    grid, fresh_grid = [evaluate(g, dims) for g in step.grid], [evaluate(g, dims) for g in fresh.grid]
-    if grid != fresh_grid:
-        return f"grid {grid} in the plan, {fresh_grid} afresh"
-    if len(step.parameters) != len(fresh.parameters):
-        return f"{len(step.parameters)} parameters in the plan, {len(fresh.parameters)} afresh"
+    if step.grid != fresh.grid:
+        return f"grid {list(step.grid)} in the plan, {list(fresh.grid)} afresh"
+    if len(step.arguments) != len(fresh.arguments):
+        return f"{len(step.arguments)} parameters in the plan, {len(fresh.arguments)} afresh"
     facts = iter(info.arrays)
-    for number, (p, q) in enumerate(zip(step.parameters, fresh.parameters, strict=True)):
-        mine, theirs = _parameter(traced.plan, p, dims), _parameter(concrete.plan, q, dims)
+    for number, (p, q) in enumerate(zip(step.arguments, fresh.arguments, strict=True)):
+        mine, theirs = _parameter(p), _parameter(q)
         if mine != theirs:
             return f"parameter {number} is {mine} in the plan, {theirs} afresh"
-        if isinstance(p, ArrayParameter):
-            broken = _broken_assumption(traced.plan.views[p.view], next(facts), dims)
+        if isinstance(p, Array):
+            broken = _broken_assumption(p, next(facts))
             if broken is not None:
                 return f"parameter {number}: compiled for {broken}"
     return None
@@ -76,40 +76,33 @@ def _kernel(info: KernelInfo) -> str:
     return f"{info.function}[{constants}] {dict(info.hints)}"
 
 
-def _parameter(plan: LaunchPlan, parameter: Parameter, dims: Dims) -> tuple[Any, ...]:
-    if isinstance(parameter, ArrayParameter):
-        view = plan.views[parameter.view]
-        shape = [evaluate(s, dims) for s in view.shape]
-        strides = [evaluate(s, dims) if n != 1 else None for n, s in zip(shape, view.strides, strict=True)]
-        return (view.argument, view.dtype, evaluate(view.offset, dims), shape, strides, parameter.index)
-    value = parameter.value
-    if parameter.dtype in ("i32", "i64"):
-        return (parameter.dtype, evaluate(value, dims))  # type: ignore[arg-type]
-    return (parameter.dtype, repr(value))
+def _parameter(argument: Array | Scalar) -> tuple[Any, ...]:
+    if isinstance(argument, Array):
+        strides = [s if n != 1 else None for n, s in zip(argument.shape, argument.strides, strict=True)]
+        return argument.buffer, argument.dtype, argument.offset, list(argument.shape), strides, argument.index
+    return argument.dtype, repr(argument.value)  # so that NaN equals NaN, and -0.0 is not 0.0
 
 
-def _broken_assumption(view: View, facts: ArrayFacts, dims: Dims) -> str | None:
-    """What the bytecode takes for granted about the array and is not so at ``dims``; None if all holds."""
-    shape = [evaluate(s, dims) for s in view.shape]
-    strides = [evaluate(s, dims) for s in view.strides]
+def _broken_assumption(array: Array, facts: ArrayFacts) -> str | None:
+    """What the bytecode takes for granted about the array and is not so; None if all holds."""
     for what, numbers, constants, divisors in (
-        ("shape", shape, facts.shape_constant, facts.shape_divisible_by),
-        ("stride", strides, facts.stride_constant, facts.stride_divisible_by),
+        ("shape", array.shape, facts.shape_constant, facts.shape_divisible_by),
+        ("stride", array.strides, facts.stride_constant, facts.stride_divisible_by),
     ):
         for axis, (number, constant, divisor) in enumerate(zip(numbers, constants, divisors, strict=True)):
             if constant is not None and number != constant:
                 return f"{what}[{axis}] == {constant}, it is {number}"
             if number % divisor:
                 return f"{what}[{axis}] % {divisor} == 0, it is {number}"
-    start = evaluate(view.offset, dims) * DTYPE_BITS[view.dtype] // 8
+    start = array.offset * array.itemsize
     if start % facts.base_addr_divisible_by:
         return f"an address divisible by {facts.base_addr_divisible_by}, it starts at byte {start}"
-    if not facts.may_alias_internally and _overlaps(shape, strides):
+    if not facts.may_alias_internally and _overlaps(array.shape, array.strides):
         return "elements that do not overlap"
     return None
 
 
-def _overlaps(shape: list[int], strides: list[int]) -> bool:
+def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     reach = 1
     for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
         if stride < reach:

@@ -60,10 +60,6 @@ class Argument:
     dtype: str
     shape: tuple[Expr, ...]
 
-    def nbytes(self, dims: Dims) -> int:
-        """Size in bytes at ``dims``."""
-        return math.prod(evaluate(s, dims) for s in self.shape) * DTYPE_BITS[self.dtype] // 8
-
 
 @dataclass(frozen=True)
 class View:
@@ -140,9 +136,6 @@ class LaunchPlan:
     def kernels(self) -> tuple[str, ...]:
         """The hashes of the kernels it launches, in order of first use."""
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches))
-
-    def argument(self, name: str) -> Argument:
-        return next(a for a in self.arguments if a.name == name)
 
     def failing_guard(self, dims: Dims) -> Guard | None:
         """The first guard that is false at ``dims``; None where the plan applies."""

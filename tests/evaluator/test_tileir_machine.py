@@ -350,14 +350,15 @@ def test_a_kernel_that_never_ends_ends_as_a_step_limit_with_the_loops_line():
     flag, out = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     memory = Memory()
     program = Kernel.of(export(_waits_for_ever, bind(_waits_for_ever, (flag, out), memory).parameters)).program
-    arguments = [Array(flag, "i32", 0, (1,), (1,)), Array(out, "i32", 0, (1,), (1,))]
-    report = run(program, (1, 1, 1), arguments, max_iterations=1000)
+    arguments = [Array("flag", "i32", 0, (1,), (1,)), Array("out", "i32", 0, (1,), (1,))]
+    buffers = {"flag": flag, "out": out}
+    report = run(program, (1, 1, 1), arguments, buffers=buffers, max_iterations=1000)
     assert report.limit is not None
     assert report.limit.iterations == 1001
     assert report.limit.location is not None
     assert report.limit.location.file == __file__
     assert out.item() == 0
-    report = run(program, (1, 1, 1), arguments, deadline=time.monotonic() + 0.05)
+    report = run(program, (1, 1, 1), arguments, buffers=buffers, deadline=time.monotonic() + 0.05)
     assert report.limit is not None
     assert "time" in report.limit.message
     with pytest.raises(EmulationError, match="stopped"):
@@ -387,9 +388,9 @@ def test_arguments_that_do_not_fit_the_parameters_are_refused():
     program = Kernel.of(export(_branches, bind(_branches, (x, x.clone(), 4), Memory()).parameters)).program
     with pytest.raises(ValueError, match="6 parameters"):
         run(program, (1, 1, 1), [Scalar("i32", 1)])
-    whole = Array(x, "i32", 0, (28,), (1,))
+    whole = Array("x", "i32", 0, (28,), (1,))
     with pytest.raises(ValueError, match="does not fit"):
-        run(program, (1, 1, 1), [whole, Array(x, "i32", 0, (2**40,), (1,))])
+        run(program, (1, 1, 1), [whole, Array("x", "i32", 0, (2**40,), (1,))], buffers={"x": x})
 
 
 def test_operations_the_emulator_lacks_are_named_when_the_program_is_built():

@@ -85,12 +85,14 @@ def test_an_array_argument_that_reaches_beyond_its_buffer_is_found():
 
     x, y = torch.zeros(8), torch.zeros(8)
     program = Kernel.of(export(kernel, bind(kernel, (x, y), Memory()).parameters)).program
-    whole = Array(y, "f32", 0, (8,), (1,))
-    assert run(program, (1, 1, 1), [Array(x, "f32", 0, (8,), (1,)), whole], sanitizer=Sanitizer()).findings == ()
+
+    def found(offset, size):
+        arrays = [Array("x", "f32", offset, (size,), (1,)), Array("y", "f32", 0, (8,), (1,))]
+        return run(program, (1, 1, 1), arrays, buffers={"x": x, "y": y}, sanitizer=Sanitizer()).findings
+
+    assert found(0, 8) == ()
     for offset, size in ((0, 9), (4, 8), (-1, 8)):
-        findings = run(
-            program, (1, 1, 1), [Array(x, "f32", offset, (size,), (1,)), whole], sanitizer=Sanitizer()
-        ).findings  # fmt: skip
+        findings = found(offset, size)
         assert "view-extent" in kinds(findings)
         assert ("out-of-bounds" in kinds(findings)) == (offset != 0)  # the ninth element is not in the tile
 
@@ -379,8 +381,8 @@ def test_arguments_that_break_what_the_kernel_assumes_are_found():
 
     def findings(tensor, **change):
         values = {"offset": 0, "shape": (64, 16), "strides": (16, 1)} | change
-        array = Array(tensor, "f32", **values)
-        return run(program, (1, 1, 1), [array, Array(y, "f32", 0, (64, 16), (16, 1))], sanitizer=Sanitizer()).findings
+        arrays = [Array("x", "f32", **values), Array("y", "f32", 0, (64, 16), (16, 1))]
+        return run(program, (1, 1, 1), arrays, buffers={"x": tensor, "y": y}, sanitizer=Sanitizer()).findings
 
     assert findings(x) == ()
     big = torch.zeros(4096)
@@ -492,6 +494,6 @@ def test_scalars_are_passed_as_they_are():
             ct.scatter(y, 0, a + ct.int32(b * 2))
 
     program = Kernel.of(export(kernel, bind(kernel, (y, 5, 1.5, True), Memory()).parameters)).program
-    arguments = [Array(y, "i32", 0, (4,), (1,)), Scalar("i32", 5), Scalar("f32", 1.5), Scalar("bool", True)]
-    assert run(program, (1, 1, 1), arguments, sanitizer=Sanitizer()).findings == ()
+    arguments = [Array("y", "i32", 0, (4,), (1,)), Scalar("i32", 5), Scalar("f32", 1.5), Scalar("bool", True)]
+    assert run(program, (1, 1, 1), arguments, buffers={"y": y}, sanitizer=Sanitizer()).findings == ()
     assert y[0] == 8

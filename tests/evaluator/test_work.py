@@ -7,6 +7,7 @@ import pytest
 from evaluator.model import launch_work
 from evaluator.trace import Request, Traced, trace
 from evaluator.work import SAMPLED_BLOCKS, Work, _sample
+from kernels_generated.runtime.bind import bind
 from knowledge_base.chips import CHIPS
 from knowledge_base.snf.everyday import everyday
 
@@ -18,7 +19,7 @@ def works(source: str, task, **axes) -> list[Work]:
     (found,) = trace(source, task, [Request(task.sizes, axes)], CHIP)
     assert isinstance(found, Traced), found
     dims = {**task.sizes, "num_sms": CHIP.sm_count}
-    return [launch_work(launch, found.plan, found.kernels[launch.kernel], dims) for launch in found.plan.launches]
+    return [launch_work(launch, found.kernels[launch.kernel]) for launch in bind(found.plan, dims).launches]
 
 
 @pytest.fixture(scope="module")
