@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evaluator.compare import Errors, Failure
-    from knowledge_base.records import Trial, Verdict
+    from knowledge_base.records import CompileEvidence, Trial, Verdict
     from knowledge_base.snf.task import Task
 
 MAX_FILE_BYTES = 1 << 20
@@ -68,11 +68,10 @@ def check(
 ) -> int:
     """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
     from evaluator.judge_process import JudgeProcess
+    from evaluator.plans import Plans
     from evaluator.trial import begin
     from knowledge_base.records import Candidate
     from knowledge_base.snf import task_named
-
-    from .conclude import artifacts
 
     device_for(device)
     chip = chip_for(gpu)
@@ -80,6 +79,7 @@ def check(
     task = task_named(task_name, dict(shape))
     check_axes(source, axes)
     candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    plans = Plans()
     err = console(error=True)
     with err.status("judging …") if err.is_terminal else _nothing() as status:
 
@@ -89,10 +89,10 @@ def check(
 
         with JudgeProcess() as judges:
             begun = begin(candidate, task, chip, axes)
-            trial, plans = judges.judge(begun, task, chip, seed=seed, jobs=cores(), progress=progress)
+            trial = judges.judge(begun, task, chip, plans=plans, seed=seed, jobs=cores(), progress=progress)
     verdict = trial.verdict
     assert verdict is not None
-    noted = note_of(task, [trial], db, artifacts(trial, plans))
+    noted = note_of(task, [trial], db, plans.artifacts(trial))
     document = {
         "task": task.name,
         "identity": task.identity,
@@ -100,11 +100,11 @@ def check(
         "chip": chip.name,
         "candidate": candidate.digest,
         "configuration": dict(axes) or "default",
-        "verdict": verdict.model_dump(),
+        "verdict": verdict.model_dump() | {"evidence": [e.model_dump() for e in trial.evidence]},
         "correct": verdict.correct,
         "judged": list(trial.judged),
         "infeasible": list(trial.infeasible),
-        "plans": [[str(g) for g in traced.plan.guards] for traced in plans.values()],
+        "plans": [[str(g) for g in one.plan.guards] for one in plans.of(trial)],
         "seed": trial.seed,
         "seconds": round(trial.seconds, 3),
         "recorded": noted == "",
@@ -112,8 +112,8 @@ def check(
     if as_json:
         emit(document)
     else:
-        print_verdict(err, verdict)
-        judged = f"judged at {len(trial.judged)} sizes, {len(plans)} plan{'s' if len(plans) != 1 else ''}"
+        print_verdict(err, verdict, trial.evidence)
+        judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
         held = f", contained: {verdict.contained.value}" if verdict.contained else ""
         err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")
     if noted:
@@ -196,8 +196,8 @@ def _beyond(errors: Errors | Failure) -> tuple[bool, str]:
     return True, f"beyond {limit}: agent check would call this wrong"
 
 
-def print_verdict(err: Console, verdict: Verdict) -> None:
-    """A verdict for people: status, message, line, hint, findings, errors, evidence."""
+def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvidence] = ()) -> None:
+    """A verdict for people: status, message, line, hint, findings, errors; and the evidence of the first kernels."""
     from rich.markup import escape
 
     style = "green" if verdict.correct else "red"
@@ -224,11 +224,11 @@ def print_verdict(err: Console, verdict: Verdict) -> None:
             for name, figure in outputs.items():
                 made.add_row(distribution, name, _number(figure["elements"]), _ratio(figure["rms_ratio"]))
         err.print(made)
-    for evidence in verdict.evidence[:4]:
-        unit = f", {evidence.mma}" if evidence.mma else ""
+    for e in evidence[:4]:
+        unit = f", {e.mma}" if e.mma else ""
         err.print(
-            f"{evidence.symbol} on {evidence.arch}: {evidence.registers} registers, {evidence.spill_bytes} B spilled, "
-            f"{evidence.shared_bytes} B shared{unit}{', TMA' if evidence.tma else ''}",
+            f"{e.symbol} on {e.arch}: {e.registers} registers, {e.spill_bytes} B spilled, "
+            f"{e.shared_bytes} B shared{unit}{', TMA' if e.tma else ''}",
             style="dim",
         )
 

@@ -6,16 +6,13 @@ Its "source" is the list of calls with the kernels that serve them, so the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from knowledge_base.content import canonical, content_key
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Decomposition, Task
 
 from .context import Context
-
-if TYPE_CHECKING:
-    from evaluator.trace import Traced
 
 LABEL = "the whole target"
 
@@ -25,18 +22,17 @@ def compose(
     target: str,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
-    plans: Mapping[str, Traced],
     time: Measurement,
 ) -> dict[str, Any]:
     """Judges the target at sizes of its own; the verdict's status, message and numbers.
 
-    ``winners``: a general one per task identity.  ``plans``: theirs, by digest.  ``time``: of all calls together.
+    ``winners``: a general one per task identity.  ``time``: of all calls together.
     """
     context.check_time()
     context.progress.step(LABEL, 0.1, 1.0, "judging")
     whole, trial = _trial(context, target, decomposition, winners, time)
-    mine = {p: plans[p] for winner in winners.values() for p in winner.plans}
-    trial, _ = context.judges.judge_composed(trial, decomposition, winners, mine, context.chip, context.seed)
+    judges, plans = context.judges, context.plans
+    trial = judges.judge_composed(trial, decomposition, winners, plans, context.chip, context.seed)
     context.store.record_tasks([whole])
     context.store.record([trial], run=context.run, move="compose")
     verdict = trial.verdict

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evaluator.plans import Plans
 from evaluator.timer import Timer
 from knowledge_base.chips import Chip
 from knowledge_base.store import Store
@@ -32,6 +33,7 @@ class Context:
     store: Store
     folder: RunFolder
     judges: Judges
+    plans: Plans  # of all trials of the run
     proposer: Proposer
     timer: Timer  # times of its kind are what the run compares by
     chip: Chip

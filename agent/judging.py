@@ -11,8 +11,7 @@ from evaluator.confine import containment
 from evaluator.judge_process import JudgeProcess
 
 if TYPE_CHECKING:
-    from evaluator.judge import Plans
-    from evaluator.trace import Traced
+    from evaluator.plans import Plans
     from knowledge_base.chips import Chip
     from knowledge_base.records import Trial
     from knowledge_base.snf.task import Decomposition, Task
@@ -34,20 +33,20 @@ class Judges:
             for process in self._all:
                 process.wait()
 
-    def judge(self, trial: Trial, task: Task, chip: Chip, traced: Traced | None, seed: int) -> tuple[Trial, Plans]:
+    def judge(self, trial: Trial, task: Task, chip: Chip, plans: Plans, seed: int) -> Trial:
         """As :func:`evaluator.judge.judge`; blocks."""
         with self._one() as process:
-            return process.judge(trial, task, chip, traced=traced, seed=seed)
+            return process.judge(trial, task, chip, plans=plans, seed=seed)
 
     def judge_composed(
         self,
         trial: Trial,
         decomposition: Decomposition,
         winners: Mapping[str, Trial],
-        plans: Mapping[str, Traced],
+        plans: Plans,
         chip: Chip,
         seed: int,
-    ) -> tuple[Trial, Plans]:
+    ) -> Trial:
         """As :func:`evaluator.composed.judge_composed`; blocks."""
         with self._one() as process:
             return process.judge_composed(trial, decomposition, winners, plans, chip, seed=seed)

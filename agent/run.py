@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.plans import Plans
 from evaluator.timer import MODEL, Timer
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED
@@ -168,6 +169,7 @@ def _context(
         store=store,
         folder=folder,
         judges=judges,
+        plans=Plans(store),
         proposer=make_proposer(choice, folder.path, progress, stopping),
         timer=timer,
         chip=chip,
@@ -242,9 +244,8 @@ def _composed(
         context.progress.end(LABEL, False, "not judged")
         return {}
     try:
-        plans = {digest: traced for w in works for digest, traced in w.plans.items()}
         time = in_sequence((work.time(winner), work.calls) for work, winner in general)
-        return compose(context, Path(target).stem, decomposition, winners, plans, time)
+        return compose(context, Path(target).stem, decomposition, winners, time)
     except Stopped:
         context.progress.end(LABEL, False, "stopped")
         return {}

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluator.plans import Plans
 from evaluator.timer import MODEL, Timer
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
@@ -33,6 +34,7 @@ from .context import Stopped
 if TYPE_CHECKING:
     from evaluator.compile import Cache
     from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
 
 LIMIT = 64  # configurations looked at unless told
 PRUNE = 1.1  # the ideal price may be this much above the best time before a configuration is given up
@@ -78,8 +80,7 @@ def reason(trial: Trial) -> str:
 class SearchResult:
     """``trials`` best first.  ``total`` configurations exist, ``left_out`` were not looked at because of the limit.
 
-    kind: of the times that trials are ranked by.  plans: what was traced, by the digest that the trials name it by.
-    verdict: why the file as a whole cannot be searched.
+    kind: of the times that trials are ranked by.  verdict: why the file as a whole cannot be searched.
     """
 
     task: str
@@ -90,7 +91,6 @@ class SearchResult:
     total: int
     left_out: int
     seconds: float
-    plans: Mapping[str, Traced]
     verdict: Verdict | None = None
 
     @property
@@ -115,6 +115,7 @@ def search(
     seconds: float | None = None,
     cache: Cache | None = None,
     timer: Timer = MODEL,
+    plans: Plans | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Ranks the candidate's configurations for ``task`` on ``chip`` by the timer's times at the task's sizes.
@@ -123,6 +124,7 @@ def search(
 
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
+    plans: what is traced is put there.
     seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
     Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials or the verdict.
     """
@@ -132,11 +134,11 @@ def search(
     started = time.monotonic()
     axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
-        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (), 0, 0, 0.0, {}, axes)
+        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (), 0, 0, 0.0, axes)
     total = math.prod(len(values) for values in axes.values())
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
-    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, progress, len(chosen), deadline)
+    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, plans, progress, len(chosen), deadline)
     verdict: Verdict | None = None
     try:
         run.go(run.trace(chosen), len(listed(first, axes)))
@@ -153,7 +155,6 @@ def search(
         total=total,
         left_out=total - len(chosen),
         seconds=round(time.monotonic() - started, 3),
-        plans=run.plans,
         verdict=verdict,
     )
 
@@ -166,13 +167,13 @@ class _Search:
 
     def __init__(
         self, candidate: Candidate, task: Task, chip: Chip, jobs: int, cache: Cache | None, timer: Timer,
-        progress: Progress | None, expected: int, deadline: float,
+        plans: Plans | None, progress: Progress | None, expected: int, deadline: float,
     ) -> None:  # fmt: skip
         self.candidate, self.task, self.chip, self.jobs, self.cache = candidate, task, chip, jobs, cache
         self.timer = timer
         self.progress, self.expected, self.deadline = progress, expected, deadline
         self.trials: list[Trial] = []
-        self.plans: dict[str, Traced] = {}
+        self.plans = Plans() if plans is None else plans
         self.seen: dict[str, Any] = {}  # bytecode hash → Compiled or Verdict
         self.best = math.inf  # µs by the model, whatever the timer's kind: ideal prices are the model's, too
 
@@ -204,9 +205,8 @@ class _Search:
             if isinstance(answer, Verdict):
                 self.decide(trial.fuller(verdict=answer))
                 continue
-            digest = answer.plan.digest
-            self.plans[digest] = answer
-            good.append(trial.fuller(plans=(digest,)))
+            self.plans.put(answer)
+            good.append(trial.fuller(plans=(answer.digest,)))
         return good
 
     def go(self, trials: Sequence[Trial], warm: int) -> None:
@@ -218,7 +218,7 @@ class _Search:
         priced: list[tuple[int, float, int, Trial]] = []
         turns: dict[float, int] = {}
         for i, trial in enumerate(trials):
-            one = self.plans[trial.plans[0]]
+            one = self.plans.of(trial)[0]
             why = self.refused(one) or self.too_large(one)
             if isinstance(why, Verdict):
                 self.decide(trial.fuller(verdict=why))
@@ -250,7 +250,7 @@ class _Search:
             return "the time allowed for the search was over"
         return ""
 
-    def refused(self, one: Traced) -> Verdict | None:
+    def refused(self, one: Launchable) -> Verdict | None:
         """Why a kernel's Tile IR cannot be read; None if all can."""
         from evaluator.kernel import Kernel, refusal
         from evaluator.tileir import TileIRError
@@ -262,7 +262,7 @@ class _Search:
             return refusal(error)
         return None
 
-    def too_large(self, one: Traced) -> str:
+    def too_large(self, one: Launchable) -> str:
         """Why no chip can hold a kernel's accumulator; empty if one can."""
         from evaluator.kernel import Kernel
 
@@ -271,7 +271,7 @@ class _Search:
             return ""
         return f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}"
 
-    def ideal(self, one: Traced) -> float:
+    def ideal(self, one: Launchable) -> float:
         """The modelled time with cubins that use few registers, no shared memory and the fastest instructions."""
         from evaluator.model import modelled
 
@@ -282,14 +282,14 @@ class _Search:
         """Compiles the chunk's kernels that no earlier configuration shares."""
         from evaluator.compile import compile_kernels
 
-        traced = [self.plans[trial.plans[0]] for trial in chunk]
+        traced = [self.plans.of(trial)[0] for trial in chunk]
         new = {k: one.kernels[k] for one in traced for k in one.plan.kernels if k not in self.seen}
         answers = compile_kernels(new, [self.chip.arch], jobs=self.jobs, cache=self.cache, seconds=ASSEMBLY_S)
         self.seen |= {digest: answer for (digest, _), answer in answers.items()}
 
     def compiled(self, trial: Trial) -> Trial:
         """The trial of a configuration whose kernels are compiled."""
-        one = self.plans[trial.plans[0]]
+        one = self.plans.of(trial)[0]
         answers = [self.seen[k] for k in one.plan.kernels]
         refused = next((a for a in answers if isinstance(a, Verdict)), None)
         if refused:

@@ -14,6 +14,8 @@ from .machine import chip_for
 from .ranking import recorded
 
 if TYPE_CHECKING:
+    from evaluator.plans import Plans
+
     from .search import SearchResult
 
 SHOWN = 20  # rows of the table; --json has all
@@ -23,6 +25,7 @@ def search(
     file: str, task_name: str, shape: Mapping[str, int], gpu: str | None, jobs: int, db: str | None, as_json: bool
 ) -> int:
     """Ranks the file's configurations; exit 0 if one is usable, 1 if none is."""
+    from evaluator.plans import Plans
     from knowledge_base.records import Candidate, Trial
     from knowledge_base.snf import task_named
 
@@ -33,17 +36,18 @@ def search(
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    plans = Plans()
     err = console(error=True)
     with err.status("tracing …") as status:
 
         def progress(done: int, expected: int, _: Trial) -> None:
             status.update(f"{done} of {expected} configurations")
 
-        found = searching.search(candidate, task, chip, jobs=jobs or None, progress=progress)
+        found = searching.search(candidate, task, chip, jobs=jobs or None, plans=plans, progress=progress)
     noted = note_of(task, recorded(found.trials), db)
     usable = found.best is not None
     if as_json:
-        emit(_document(found) | {"usable": usable, "recorded": noted == ""})
+        emit(_document(found, plans) | {"usable": usable, "recorded": noted == ""})
     elif found.verdict is not None:
         print_verdict(err, found.verdict)
     else:
@@ -71,7 +75,7 @@ def search(
     return EXIT_DONE if usable else EXIT_REJECTED
 
 
-def _document(found: SearchResult) -> dict[str, Any]:
+def _document(found: SearchResult, plans: Plans) -> dict[str, Any]:
     from . import search as searching
 
     times = [trial.timed(found.kind) for trial in found.trials]
@@ -85,7 +89,7 @@ def _document(found: SearchResult) -> dict[str, Any]:
             "floor_us": time.floor_us if time else None,
             "terms": time.terms if time else {},
             "evidence": [e.model_dump() for e in trial.evidence],
-            "kernels": [kernel for plan in trial.plans for kernel in found.plans[plan].plan.kernels],
+            "kernels": [kernel for one in plans.of(trial) for kernel in one.plan.kernels],
         }
         for trial, time in zip(found.trials, times, strict=True)
     ]

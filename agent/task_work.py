@@ -11,21 +11,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .check import error_ratio
-from .conclude import artifacts, keep, operations, recall
+from .conclude import keep, operations
 from .context import Context, Stopped
 from .proposers.base import ProposalRequest
 from .ranking import rank, recorded, span
 from .summary import TaskResult
-
-if TYPE_CHECKING:
-    from evaluator.trace import Traced
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
 LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
@@ -52,8 +49,6 @@ class TaskWork:
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
-        self.traced: dict[str, Traced] = {}  # by digest: from searching, for the judge
-        self.plans: dict[str, Traced] = {}  # by digest: of correct trials, as judged or as read back
         self.general: Trial | None = None  # when done: the kernel that serves every size
         self.done = 0.0  # share of the task's work, for the bar
 
@@ -162,9 +157,9 @@ class TaskWork:
             first=first,
             seconds=seconds,
             timer=context.timer,
+            plans=context.plans,
             progress=progress,
         )
-        self.traced |= found.plans
         if found.verdict is not None:
             self.reject(candidate, found.verdict)
         return recorded(found.trials)
@@ -216,7 +211,7 @@ class TaskWork:
                 self.context.check_time()
             self.context.check_stopping()
             self.judged = True  # the best configuration of a task that was searched is judged, even if that is late
-            if trial.correct and self.recalled(trial):
+            if trial.correct and self.context.plans.of(trial):
                 # The same evaluator judged this configuration at this shape before, so its verdict still holds.
                 self.context.store.record([trial], run=self.context.run, move=move, reused=True)
                 return trial
@@ -232,18 +227,12 @@ class TaskWork:
             self.reject(judged.candidate, verdict)
         return None
 
-    def recalled(self, trial: Trial) -> bool:
-        """Whether the plans of a trial that was judged before are at hand, or could be read back."""
-        self.plans |= recall(self.context.store, [p for p in trial.plans if p not in self.plans])
-        return bool(trial.plans) and all(p in self.plans for p in trial.plans)
-
     def judge(self, trial: Trial, move: str) -> Trial:
         """The trial with its verdict, recorded."""
         self.fresh = True
-        traced = self.traced.get(trial.plans[0]) if trial.plans else None
-        judged, plans = self.context.judges.judge(trial, self.task, self.context.chip, traced, self.context.seed)
-        self.plans |= plans
-        self.context.store.record([judged], run=self.context.run, move=move, artifacts=artifacts(judged, plans))
+        context = self.context
+        judged = context.judges.judge(trial, self.task, context.chip, context.plans, context.seed)
+        context.store.record([judged], run=context.run, move=move, artifacts=context.plans.artifacts(judged))
         return judged
 
     def reject(self, candidate: Candidate, verdict: Verdict) -> None:
@@ -268,9 +257,9 @@ class TaskWork:
                 last = {"status": "infeasible", "message": "no candidate is correct at every size"}
             return self.result(str(last["status"]), str(last["message"]), None, start)
         self.general = general
-        folder = keep(self.context, self.task, general, self.plans)
+        folder = keep(self.context, self.task, general)
         if special is not None:
-            folder = keep(self.context, self.task, special, self.plans)
+            folder = keep(self.context, self.task, special)
         return self.result("correct", "", special or general, start, folder)
 
     def effort(self) -> tuple[int, int]:
@@ -310,7 +299,7 @@ class TaskWork:
             us=timed.us,
             error=error_ratio(trial.verdict),
             evidence=tuple(e.model_dump() for e in trial.evidence),
-            guards=tuple(tuple(map(str, self.plans[p].plan.guards)) for p in trial.plans),
+            guards=tuple(tuple(map(str, one.plan.guards)) for one in self.context.plans.of(trial)),
             folder=folder,
         )
 

@@ -27,25 +27,26 @@ from knowledge_base.records import Measurement, Trial
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
 
 VERSION = 1
 MANIFEST = "manifest.json"
 
 
-def write(folder: Path, task: Task, trial: Trial, plans: Mapping[str, Traced], provenance: Mapping[str, Any]) -> Path:
+def write(folder: Path, task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Mapping[str, Any]) -> Path:
     """Writes a correct, timed trial to ``folder/<task>``, beside winners at other shapes that are there; returns it.
 
-    ``plans``: by digest, the trial's among them.
+    ``plans``: all that the trial names, in order.  Raises ValueError for others.
     """
+    if trial.plans != tuple(plan.digest for plan in plans):
+        raise ValueError("a winner's plans are those that its trial names")
     target = folder / task.name
-    mine = [plans[digest] for digest in trial.plans]
-    entry = _entry(task, trial, mine, provenance)
+    entry = _entry(task, trial, plans, provenance)
     others: list[dict[str, Any]] = []
     if (target / MANIFEST).is_file():
         others = [w for w in read(target)["winners"] if _place(w) != _place(entry)]
     with _whole(target) as new:
-        _files(new, entry["source"], trial, mine)
+        _files(new, entry["source"], trial, plans)
         _copy(target, new, others)
         winners = sorted([*others, entry], key=_place)
         _json(new / MANIFEST, {"version": VERSION, "task": task_document(task), "winners": winners})
@@ -117,7 +118,7 @@ def task_document(task: Task) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _entry(task: Task, trial: Trial, plans: Sequence[Traced], provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Mapping[str, Any]) -> dict[str, Any]:
     time, verdict = trial.time, trial.verdict
     assert time is not None
     assert verdict is not None
@@ -133,7 +134,7 @@ def _entry(task: Task, trial: Trial, plans: Sequence[Traced], provenance: Mappin
         "configuration": plain(trial.configuration),
         "plans": [
             {
-                "file": f"plans/{t.plan.digest}.json",
+                "file": f"plans/{t.digest}.json",
                 "policy": t.plan.policy,
                 "guards": [str(guard) for guard in t.plan.guards],
                 "kernels": list(t.plan.kernels),
@@ -141,20 +142,20 @@ def _entry(task: Task, trial: Trial, plans: Sequence[Traced], provenance: Mappin
             for t in plans
         ],
         "measurement": plain(time.model_dump()),
-        "verdict": plain(verdict.model_dump(exclude={"evidence"})),
-        "evidence": plain([e.model_dump() for e in verdict.evidence]),
+        "verdict": plain(verdict.model_dump()),
+        "evidence": plain([e.model_dump() for e in trial.evidence]),
         "provenance": plain(provenance),
     }
 
 
-def _files(folder: Path, source: str, trial: Trial, plans: Sequence[Traced]) -> None:
+def _files(folder: Path, source: str, trial: Trial, plans: Sequence[Launchable]) -> None:
     (folder / "plans").mkdir()
     (folder / "bytecode").mkdir()
     (folder / source).write_text(trial.candidate.source, encoding="utf-8")
-    for traced in plans:
-        (folder / "plans" / f"{traced.plan.digest}.json").write_text(traced.plan.dumps() + "\n", encoding="utf-8")
-        for kernel in traced.plan.kernels:
-            (folder / "bytecode" / f"{kernel}.tileir").write_bytes(traced.kernels[kernel])
+    for one in plans:
+        (folder / "plans" / f"{one.digest}.json").write_text(one.plan.dumps() + "\n", encoding="utf-8")
+        for kernel in one.plan.kernels:
+            (folder / "bytecode" / f"{kernel}.tileir").write_bytes(one.kernels[kernel])
 
 
 def _copy(origin: Path, folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from agent.judging import Judges
 from evaluator import lockdown
 from evaluator.confine import containment
+from evaluator.plans import Plans
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate
@@ -189,7 +190,7 @@ def by_pool(candidates: Iterable[Scripted], jobs: int, folder: Path) -> dict[str
 
         def one(c: Scripted) -> str:
             trial = begin(Candidate(source=c.source, task=c.task.identity), c.task, CHIP)
-            verdict = judges.judge(trial, c.task, CHIP, None, SEED)[0].verdict
+            verdict = judges.judge(trial, c.task, CHIP, Plans(), SEED).verdict
             assert verdict is not None
             return verdict.status.value
 

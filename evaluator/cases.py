@@ -23,7 +23,7 @@ from knowledge_base.snf.task import Task
 if TYPE_CHECKING:
     import torch
 
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
 
 
 def run_case(
@@ -102,7 +102,7 @@ def _accuse(
     return reject(Status.UNSAFE, error_class, message, line=line, findings=(finding,))
 
 
-def _padding_line(traced: Traced) -> int | None:
+def _padding_line(traced: Launchable) -> int | None:
     """The first line of the candidate that loads without a padding mode."""
     from evaluator.tileir import ir
     from evaluator.tileir.program import walk

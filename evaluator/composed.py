@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.cover import confirm, cover
+from evaluator.cover import Cover, confirm, cover
 from evaluator.examine import EMULATION_SECONDS, Examination
 from evaluator.executable import Executable, Within, sizes_of
-from evaluator.judge import Plans
+from evaluator.plans import Plans
 from evaluator.rejection import Rejected, defect, finished
 from evaluator.sizes import ELEMENTS, Sizes, fit, output_elements, work
 from kernels_generated.runtime.expr import substitute
@@ -26,7 +26,7 @@ from knowledge_base.snf.task import Decomposition, Task
 
 if TYPE_CHECKING:
     from evaluator.oracle import Oracle
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
     from knowledge_base.chips import Chip
 
 FEW_CALLS = 24  # a block; a whole network runs on normal inputs only
@@ -38,17 +38,17 @@ def judge_composed(
     trial: Trial,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
-    plans: Mapping[str, Traced],
+    plans: Plans,
     chip: Chip,
     *,
     seed: int | None = None,
     oracle: Oracle | None = None,
     within: Within | None = None,
-) -> tuple[Trial, Plans]:
+) -> Trial:
     """Judges the target as ``winners`` (a correct trial by task identity) compute it.
 
-    ``trial``: of the composition; it comes back with its verdict, and with it the plans that had to be traced anew, at
-    sizes where no plan of a winner held.  ``plans``: those that the winners name; one that is not there is traced anew.
+    ``trial``: of the composition; it comes back with its verdict.  ``plans``: the winners'; what is not there is traced
+    anew, and so are sizes where no plan of a winner holds.
     within: as :func:`.judge.judge` has it.  Raises KeyError for a task without winner.
     """
     from evaluator.oracle import Oracle
@@ -57,12 +57,9 @@ def judge_composed(
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
     whole = _as_task(decomposition)
     sizes = _sizes(whole, seed)
-    known = {identity: [plans[p] for p in winner.plans if p in plans] for identity, winner in winners.items()}
-    added: Plans = {}
     with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
         try:
-            serving = _cover(decomposition, winners, known, sizes, chip)
-            added = {t.plan.digest: t for of, all_ in serving.items() for t in all_[len(known[of]) :]}
+            serving = _cover(decomposition, winners, plans, sizes, chip)
             deadline = time.monotonic() + EMULATION_SECONDS
             executable = Executable(decomposition.calls, decomposition.graph.outputs, serving, chip, deadline, within)
             names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
@@ -75,35 +72,35 @@ def judge_composed(
             raise
         except Exception as error:
             verdict = finished(defect(error), "")
-    judged = trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
-    return judged, added
+    return trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
 
 
 def _cover(
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
-    known: Mapping[str, Sequence[Traced]],
+    plans: Plans,
     sizes: Sequence[Sizes],
     chip: Chip,
-) -> dict[str, list[Traced]]:
-    """Plans by task identity for every call at every size, ``known`` ones first.  Raises Rejected."""
+) -> dict[str, tuple[Launchable, ...]]:
+    """Plans by task identity for every call at every size, the winners' own first.  Raises Rejected."""
     places: dict[str, list[Sizes]] = {}
     for call in decomposition.calls:
         mine = places.setdefault(call.task.identity, [])
         mine += [at for at in (sizes_of(call, s) for s in sizes) if at not in mine]
-    out: dict[str, list[Traced]] = {}
+    out: dict[str, tuple[Launchable, ...]] = {}
     for task in {call.task.identity: call.task for call in decomposition.calls}.values():
         winner = winners[task.identity]
         source, axes = winner.candidate.source, winner.configuration
         try:
-            covered = cover(source, task, chip, axes, known[task.identity], places[task.identity])
+            covered = cover(source, task, chip, axes, Cover(plans.of(winner)), places[task.identity])
             if covered.infeasible:
                 raise Rejected(covered.infeasible[0][1])
-            confirm(source, task, chip, axes, covered, since=len(known[task.identity]))
+            confirm(source, task, chip, axes, covered)
         except Rejected as rejected:
             verdict = rejected.verdict
             said = f"{task.name}: {verdict.message}"
             raise Rejected(verdict.model_copy(update={"message": said})) from None
+        plans.put(*covered.traced)
         out[task.identity] = covered.plans
     return out
 

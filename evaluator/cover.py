@@ -18,20 +18,30 @@ from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
     from knowledge_base.chips import Chip
 
 
 @dataclass
 class Cover:
-    """Plans, and for each size the index of the plan that runs there.  ``infeasible``: sizes with launch's reason."""
+    """Plans, and for each size the index of the plan that runs there.
 
-    plans: list[Traced]
+    known: plans that were held to what launch does before.  traced: the others.  infeasible: with what launch said.
+    """
+
+    known: tuple[Launchable, ...] = ()
+    traced: list[Traced] = field(default_factory=list)
     chosen: list[tuple[Sizes, int]] = field(default_factory=list)
     infeasible: list[tuple[Sizes, Verdict]] = field(default_factory=list)
 
+    @property
+    def plans(self) -> tuple[Launchable, ...]:
+        """The known ones first."""
+        return (*self.known, *self.traced)
+
     def serving(self, dims: Sizes) -> int | None:
         """The index of the first plan whose guards hold."""
-        return next((i for i, traced in enumerate(self.plans) if traced.plan.applies(dims)), None)
+        return next((i for i, one in enumerate(self.plans) if one.plan.applies(dims)), None)
 
 
 def dims(sizes: Mapping[str, int], chip: Chip) -> Sizes:
@@ -39,13 +49,13 @@ def dims(sizes: Mapping[str, int], chip: Chip) -> Sizes:
     return {**sizes, "num_sms": chip.sm_count}
 
 
-def cover(
-    source: str, task: Task, chip: Chip, axes: Mapping[str, Any], known: Sequence[Traced], sizes: Sequence[Sizes]
-) -> Cover:
-    """Finds a plan for every size of ``sizes``, among ``known`` or traced anew.  Raises Rejected where launch fails."""
+def cover(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], out: Cover, sizes: Sequence[Sizes]) -> Cover:
+    """Adds to ``out`` a plan for every size of ``sizes`` that none of its plans serves, and returns it.
+
+    Raises Rejected where launch fails.
+    """
     from evaluator.trace import Request, trace
 
-    out = Cover(list(known))
     missing = [s for s in sizes if out.serving(dims(s, chip)) is None]
     answers = trace(source, task, [Request(s, axes, "general") for s in missing], chip) if missing else []
     for at, answer in zip(missing, answers, strict=True):
@@ -58,7 +68,7 @@ def cover(
                 guard = answer.plan.failing_guard(dims(at, chip))
                 said = f"traced at {text(at)} the plan has a guard that is false there: {guard}"
                 raise Rejected(launch_changes(said))
-            out.plans.append(answer)
+            out.traced.append(answer)
     refused = [at for at, _ in out.infeasible]
     for at in sizes:
         if at not in refused:
@@ -68,20 +78,21 @@ def cover(
     return out
 
 
-def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covered: Cover, since: int = 0) -> None:
-    """Traces every covered size with plain integers in a child of its own.  Raises Rejected where the launches differ.
+def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covered: Cover) -> None:
+    """Traces every size that a traced plan serves once more, with plain integers, in a child of its own.
 
-    ``since``: sizes that an earlier plan serves are left out.
+    Raises Rejected where the launches differ.
     """
     from evaluator.trace import Request, same_launches, trace
 
-    chosen = [(at, index) for at, index in covered.chosen if index >= since]
+    since = len(covered.known)
+    chosen = [(at, covered.traced[index - since]) for at, index in covered.chosen if index >= since]
     answers = trace(source, task, [Request(at, axes, "concrete") for at, _ in chosen], chip) if chosen else []
-    for (at, index), answer in zip(chosen, answers, strict=True):
+    for (at, traced), answer in zip(chosen, answers, strict=True):
         if isinstance(answer, Verdict):
             said = f"at {text(at)}, with plain integers, {answer.message}"
             raise Rejected(answer.model_copy(update={"message": said}))
-        difference = same_launches(covered.plans[index], dims(at, chip), answer)
+        difference = same_launches(traced, dims(at, chip), answer)
         if difference is not None:
             said = f"at {text(at)}, with plain integers, launch makes other launches: {difference}"
             raise Rejected(launch_changes(said))

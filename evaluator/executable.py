@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from evaluator.tileir import Program
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
     from knowledge_base.chips import Chip
 
 LAUNCH_SECONDS = 15.0  # one plan at one judged size; honest ones take milliseconds
@@ -50,7 +50,7 @@ class Executable:
         self,
         calls: Sequence[Call],
         outputs: Sequence[str],
-        plans: Mapping[str, Sequence[Traced]],
+        plans: Mapping[str, Sequence[Launchable]],
         chip: Chip,
         deadline: float,
         within: Within | None = None,
@@ -61,7 +61,7 @@ class Executable:
 
     @classmethod
     def of_task(
-        cls, task: Task, plans: Sequence[Traced], chip: Chip, deadline: float, within: Within | None = None
+        cls, task: Task, plans: Sequence[Launchable], chip: Chip, deadline: float, within: Within | None = None
     ) -> Executable:
         """A task's own plans: one call, in its own names and dimensions."""
         arguments, results = tuple(t.name for t in task.inputs), tuple(t.name for t in task.outputs)
@@ -102,7 +102,7 @@ class Executable:
         self,
         call: Call,
         at: Sizes,
-        traced: Traced,
+        traced: Launchable,
         ready: Mapping[str, Program],
         given: Mapping[str, torch.Tensor],
         memory: Poison,
@@ -134,7 +134,7 @@ class Executable:
                 raise reject(Status.UNSAFE, "input-modified", message, findings=(finding,))
         return list(outputs.values())
 
-    def _applying(self, call: Call, at: Sizes) -> Traced:
+    def _applying(self, call: Call, at: Sizes) -> Launchable:
         return next(t for t in self.plans[call.task.identity] if t.plan.applies(dims(at, self.chip)))
 
     # ---------------------------------------------------------------------------------------- who made what
@@ -143,7 +143,7 @@ class Executable:
         """The number of the call whose result is ``buffer``."""
         return next(number for number, call in enumerate(self.calls) if buffer in call.results)
 
-    def traced(self, number: int, sizes: Sizes) -> Traced:
+    def traced(self, number: int, sizes: Sizes) -> Launchable:
         """The plan that call ``number`` runs by at ``sizes``."""
         return self._applying(self.calls[number], sizes_of(self.calls[number], sizes))
 
@@ -156,7 +156,7 @@ class Executable:
         return message if place in message else f"{message} ({place})"
 
 
-def programs(traced: Traced) -> dict[str, Program]:
+def programs(traced: Launchable) -> dict[str, Program]:
     """The plan's kernels, ready to run, by hash.  Raises Rejected where emulator or disassembler refuse one."""
     try:
         return {digest: Kernel.of(traced.kernels[digest]).program for digest in traced.plan.kernels}

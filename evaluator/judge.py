@@ -1,7 +1,7 @@
 """The judge: is this candidate right?  The meaning of right of docs/judging.md, whole, on the CPU.
 
     task, chip = everyday("layernorm"), CHIPS["rtx5070"]
-    judged, plans = judge(begin(Candidate(source=source, task=task.identity), task, chip), task, chip)
+    judged = judge(begin(Candidate(source=source, task=task.identity), task, chip), task, chip)
 
 The candidate's Python runs only in the tracer's confined children; what runs here is its plan and Tile IR, on the
 emulator, on inputs that are drawn afresh for every judgement:
@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from evaluator.confine import containment
 from evaluator.cover import Cover, confirm, cover, dims, launch_changes, text
 from evaluator.examine import EMULATION_SECONDS, Examination, Progress
 from evaluator.kernel import Kernel
+from evaluator.plans import Plans
 from evaluator.rejection import Rejected, defect, finished, reject
 from evaluator.sizes import judged_sizes
 from evaluator.trace import Request, read_axes, trace
@@ -44,25 +44,24 @@ if TYPE_CHECKING:
     from evaluator.trace import Traced
     from knowledge_base.chips import Chip
 
-Plans = dict[str, "Traced"]  # by the plan's digest
-
 
 def judge(
     trial: Trial,
     task: Task,
     chip: Chip,
     *,
-    traced: Traced | None = None,
+    plans: Plans | None = None,
     seed: int | None = None,
     oracle: Oracle | None = None,
     jobs: int = 2,
     progress: Progress | None = None,
     within: Within | None = None,
-) -> tuple[Trial, Plans]:
-    """The trial with its verdict, and the plans it names: those that together hold at every judged size.
+) -> Trial:
+    """The trial with its verdict; it names the plans that together hold at every judged size.
 
-    trial, task, chip: as :func:`evaluator.trial.begin` puts them together.  A trial that was timed names the plan of
-    that time: ``traced`` is that plan, so that what is judged is what was timed; without it the file is traced here.
+    trial, task, chip: as :func:`evaluator.trial.begin` puts them together.  plans: what is traced is put there; a trial
+    that was timed names the plan of that time, which is taken from there, so that what is judged is what was timed.
+    Where nobody has put it there as it was traced, the file is traced here.
     seed: makes the hidden inputs and sizes reproducible (default: from the operating system).  oracle: a started one;
     without, one is started for this call.  jobs: how many assemblers at once.  progress: called with a stage's name and
     the share done.  within: what can end a step that does not end by itself: :meth:`.judge_server.Desk.within`, where
@@ -72,11 +71,12 @@ def judge(
 
     started = time.monotonic()
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    plans = Plans() if plans is None else plans
     judging = _Judging(trial, task, chip, jobs, progress or (lambda stage, share: None), within)
     # An oracle of our own starts before the candidate is read, and imports torch meanwhile.
     with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
         try:
-            verdict = judging.run(traced, seed, asked)
+            verdict = judging.run(plans.traced(trial), seed, asked)
         except Rejected as rejected:
             verdict = rejected.verdict
         except UserError:  # this machine lacks something: no word about the candidate
@@ -87,17 +87,16 @@ def judge(
             judging.pool.shutdown(wait=False, cancel_futures=True)
     verdict = finished(verdict, trial.candidate.source)
     covered = judging.covered
-    plans = {t.plan.digest: t for t in covered.plans}
-    judged = trial.fuller(
+    plans.put(*covered.traced)
+    return trial.fuller(
         verdict=verdict,
-        plans=tuple(plans) or trial.plans,
-        evidence=trial.evidence or verdict.evidence,
+        plans=tuple(t.digest for t in covered.traced) or trial.plans,
+        evidence=judging.evidence or trial.evidence,
         judged=tuple(at for at, _ in covered.chosen),
         infeasible=tuple(at for at, _ in covered.infeasible),
         seed=seed,
         seconds=time.monotonic() - started,
     )
-    return judged, plans
 
 
 def load() -> None:
@@ -121,7 +120,8 @@ class _Judging:
         self.source, self.axes = trial.candidate.source, trial.configuration
         self.pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="assemble")
         self.compiling: list[Future[Compiled | Verdict]] = []
-        self.covered = Cover([])
+        self.evidence: tuple[CompileEvidence, ...] = ()
+        self.covered = Cover()
 
     def run(self, traced: Traced | None, seed: int, oracle: Oracle) -> Verdict:
         self.progress("trace", 0.0)
@@ -131,20 +131,15 @@ class _Judging:
                 oracle.settle()
         self.trace(traced, seed)
         examination = self.examination(seed, oracle)
-        examination.run(self.progress, after_normal=lambda: self.compile(self.covered.plans))
+        examination.run(self.progress, after_normal=self.compile)
         self.progress("compile", 1.0)
         self.check(examination)
         message = ""
         if self.covered.infeasible:
             where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
             message = f"correct where feasible; launch refuses {where}"
-        return Verdict(
-            status=Status.CORRECT,
-            stage=Stage.DONE,
-            message=message,
-            numbers=examination.numbers,
-            evidence=self.evidence(),
-        )
+        self.evidence = self.compiled()
+        return Verdict(status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers)
 
     def check(self, examination: Examination) -> None:
         """What "correct" stands on, looked at once more: plans, the task's own sizes served by one, and sizes run."""
@@ -164,7 +159,7 @@ class _Judging:
         if self.trial.plans and first.plan.digest != self.trial.plans[0]:
             raise Rejected(launch_changes("launch does not make the launches that it made when they were timed"))
         chosen = judged_sizes(self.task, [first.plan], first.axes, seed)
-        self.covered = cover(self.source, self.task, self.chip, self.axes, [first], chosen)
+        self.covered = cover(self.source, self.task, self.chip, self.axes, Cover(traced=[first]), chosen)
         if not self.covered.chosen:
             raise Rejected(self.covered.infeasible[0][1])
         confirm(self.source, self.task, self.chip, self.axes, self.covered)
@@ -176,12 +171,12 @@ class _Judging:
         executable = Executable.of_task(self.task, self.covered.plans, self.chip, deadline, self.within)
         return Examination(self.task, executable, [at for at, _ in self.covered.chosen], seed, oracle)
 
-    def compile(self, plans: Iterable[Traced]) -> None:
-        """Starts the assembler on the plans' kernels; :meth:`evidence` waits for it."""
-        kernels = {digest: data for traced in plans for digest, data in traced.kernels.items()}
+    def compile(self) -> None:
+        """Starts the assembler on the plans' kernels; :meth:`compiled` waits for it."""
+        kernels = {digest: data for traced in self.covered.plans for digest, data in traced.kernels.items()}
         self.compiling = [self.pool.submit(Kernel.of(data).compiled, self.chip.arch) for data in kernels.values()]
 
-    def evidence(self) -> tuple[CompileEvidence, ...]:
+    def compiled(self) -> tuple[CompileEvidence, ...]:
         out: list[CompileEvidence] = []
         for future in self.compiling:
             answer = future.result()

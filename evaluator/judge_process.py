@@ -1,7 +1,7 @@
 """A process that judges: what a judgement costs, it costs there, and it can be ended there.
 
     with JudgeProcess() as judges:
-        trial, plans = judges.judge(begin(candidate, task, chip), task, chip)
+        trial = judges.judge(begin(candidate, task, chip), task, chip)
 
 It holds torch, so that the caller needs none, and runs each judgement in a fork of itself, within limits of memory and
 time that hold whatever the judgement does (:mod:`.judge_server`).  A judgement that is ended, or dies, is a verdict on
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from evaluator import judge_server as server
 from evaluator.fresh import FreshPython
+from evaluator.plans import Plans
 from evaluator.rejection import Rejected, finished
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Stage, Status, Trial, Verdict
@@ -29,8 +30,7 @@ from knowledge_base.snf.task import Decomposition, Task
 
 if TYPE_CHECKING:
     from evaluator.compare import Errors, Failure
-    from evaluator.judge import Plans
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
     from knowledge_base.chips import Chip
 
 MEMORY_BYTES = 4 << 30  # of one judgement; honest ones take a few hundred megabytes
@@ -56,33 +56,34 @@ class JudgeProcess:
         task: Task,
         chip: Chip,
         *,
-        traced: Traced | None = None,
+        plans: Plans | None = None,
         seed: int | None = None,
         jobs: int = 1,
         progress: Progress | None = None,
-    ) -> tuple[Trial, Plans]:
+    ) -> Trial:
         """As :func:`evaluator.judge.judge`, which see."""
+        plans = Plans() if plans is None else plans
         seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-        asked = (trial, task, chip, traced, seed, jobs)
-        return self._judged(trial, seed, trial.candidate.source, server.judge, *asked, progress=progress)
+        asked = (trial, task, chip, plans.only(trial), seed, jobs)
+        return self._judged(trial, plans, seed, trial.candidate.source, server.judge, *asked, progress=progress)
 
     def judge_composed(
         self,
         trial: Trial,
         decomposition: Decomposition,
         winners: Mapping[str, Trial],
-        plans: Mapping[str, Traced],
+        plans: Plans,
         chip: Chip,
         *,
         seed: int | None = None,
-    ) -> tuple[Trial, Plans]:
+    ) -> Trial:
         """As :func:`evaluator.composed.judge_composed`, which see."""
         seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-        asked = (trial, decomposition, dict(winners), dict(plans), chip, seed)
-        return self._judged(trial, seed, "", server.judge_composed, *asked)
+        asked = (trial, decomposition, dict(winners), plans.only(*winners.values()), chip, seed)
+        return self._judged(trial, plans, seed, "", server.judge_composed, *asked)
 
     def emulate(
-        self, task: Task, traced: Traced, chip: Chip, seed: int
+        self, task: Task, traced: Launchable, chip: Chip, seed: int
     ) -> tuple[dict[str, Errors | Failure], float] | Verdict:
         """The task's own sizes once, on normal inputs: what each output's errors are, and the seconds of two runs."""
         try:
@@ -178,18 +179,21 @@ class JudgeProcess:
     def _judged(
         self,
         trial: Trial,
+        plans: Plans,
         seed: int,
         source: str,
         function: Callable[..., Any],
         *asked: Any,
         progress: Progress | None = None,
-    ) -> tuple[Trial, Plans]:
+    ) -> Trial:
         start = time.monotonic()
+        judged: Trial
         try:
-            judged: tuple[Trial, Plans] = self.call(function, *asked, progress=progress)
+            judged, made = self.call(function, *asked, progress=progress)
         except Rejected as rejected:
             verdict = finished(rejected.verdict, source)
-            return trial.fuller(verdict=verdict, seed=seed, seconds=time.monotonic() - start), {}
+            return trial.fuller(verdict=verdict, seed=seed, seconds=time.monotonic() - start)
+        plans.put(*made)
         return judged
 
 

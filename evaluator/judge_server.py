@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from evaluator import lockdown
 
 if TYPE_CHECKING:
-    from evaluator.judge import Plans
     from evaluator.oracle import Oracle
-    from evaluator.trace import Traced
+    from evaluator.plans import Plans
+    from kernels_generated.runtime.plan import Launchable
     from knowledge_base.chips import Chip
     from knowledge_base.records import Trial, Verdict
     from knowledge_base.snf.task import Decomposition, Task
@@ -74,31 +74,33 @@ class Desk:
 
 
 def judge(
-    trial: Trial, task: Task, chip: Chip, traced: Traced | None, seed: int | None, jobs: int, desk: Desk
+    trial: Trial, task: Task, chip: Chip, plans: Plans, seed: int | None, jobs: int, desk: Desk
 ) -> tuple[Trial, Plans]:
     from evaluator.judge import judge
 
-    return judge(
-        trial, task, chip, traced=traced, seed=seed, oracle=desk.oracle, jobs=jobs,
+    judged = judge(
+        trial, task, chip, plans=plans, seed=seed, oracle=desk.oracle, jobs=jobs,
         progress=desk.progress, within=desk.within,
     )  # fmt: skip
+    return judged, plans
 
 
 def judge_composed(
     trial: Trial,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
-    plans: Mapping[str, Traced],
+    plans: Plans,
     chip: Chip,
     seed: int | None,
     desk: Desk,
 ) -> tuple[Trial, Plans]:
     from evaluator.composed import judge_composed
 
-    return judge_composed(trial, decomposition, winners, plans, chip, seed=seed, oracle=desk.oracle, within=desk.within)
+    oracle, within = desk.oracle, desk.within
+    return judge_composed(trial, decomposition, winners, plans, chip, seed=seed, oracle=oracle, within=within), plans
 
 
-def emulate(task: Task, traced: Traced, chip: Chip, seed: int, desk: Desk) -> tuple[dict[str, Any], float] | Verdict:
+def emulate(task: Task, plan: Launchable, chip: Chip, seed: int, desk: Desk) -> tuple[dict[str, Any], float] | Verdict:
     """The task's own sizes once, on normal inputs: by output an Errors or a Failure, and the seconds it took."""
     from evaluator.cases import run_case
     from evaluator.compare import measure
@@ -109,7 +111,7 @@ def emulate(task: Task, traced: Traced, chip: Chip, seed: int, desk: Desk) -> tu
     try:
         expected = desk.oracle.expect(task, task.sizes, "normal", seed)
         start = time.monotonic()
-        executable = Executable.of_task(task, [traced], chip, start + EMULATE_SECONDS, desk.within)
+        executable = Executable.of_task(task, [plan], chip, start + EMULATE_SECONDS, desk.within)
         cases = run_case(executable, task, dict(task.sizes), "normal", expected)
         return {case.output: measure(case) for case in cases}, time.monotonic() - start
     except Rejected as rejected:

@@ -15,7 +15,7 @@ from knowledge_base.records import Kind, Measurement, Trial
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
-    from evaluator.trace import Traced
+    from kernels_generated.runtime.plan import Launchable
 
 
 class Timer(Protocol):
@@ -25,7 +25,7 @@ class Timer(Protocol):
     def kind(self) -> Kind:
         """The kind of every time it gives."""
 
-    def time(self, trial: Trial, task: Task, plan: Traced) -> Measurement | None:
+    def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement | None:
         """The time of a compiled trial of ``task`` at the trial's shape on its chip, in ``plan``, its first one.
 
         None where it has none to give: no block fits an SM, no such time is known.
@@ -37,7 +37,7 @@ class Modelled:
 
     kind: Kind = "modelled"
 
-    def time(self, trial: Trial, task: Task, plan: Traced) -> Measurement | None:
+    def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement | None:
         from evaluator.model import modelled
 
         evidence = {e.kernel: e for e in trial.evidence}
@@ -63,7 +63,7 @@ class Known:
                 key = _place(trial)
                 self._times[key] = min(self._times.get(key, time), time)
 
-    def time(self, trial: Trial, task: Task, plan: Traced) -> Measurement | None:
+    def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement | None:
         return self._times.get(_place(trial))
 
 

@@ -124,7 +124,6 @@ class Verdict(Record):
     source: Said = ""  # that line's text
     numbers: dict[str, Any] = Field(default_factory=dict)  # errors against the yardstick, per distribution and size
     findings: tuple[Finding, ...] = ()
-    evidence: tuple[CompileEvidence, ...] = ()
     contained: Level | None = None  # None: the candidate's Python did not run, or an older version judged
 
     @property
@@ -220,7 +219,7 @@ class Trial(Record):
     plans: tuple[str, ...] = ()
     # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.
     pruned: str = ""
-    # From the assembler: the kernels of the first plan at least.
+    # From the assembler, once for each kernel: after a search those of the first plan, once it is correct of all plans.
     evidence: tuple[CompileEvidence, ...] = ()
     # From timers.
     measurements: tuple[Measurement, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernels_generated.runtime.plan import LaunchPlan
+from kernels_generated.runtime.plan import Launchable
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,20 @@ class KernelInfo:
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A plan, its kernels' bytecode by hash (none for policy concrete), and how it came about.
+class Traced(Launchable):
+    """A plan, its kernels' bytecode (none for policy concrete), and how they came about.
 
-    A plan that was stored and read back is without the rest.
-    ``axes``: the value of each axis it was traced with.  ``chip_facts``: facts other than num_sms that launch asked
-    for; with any of them the plan is for that chip only.  ``seconds``: in the child, without its start.
+    ``names``: what each bytecode was made from.  ``axes``: the value of each axis it was traced with.  ``chip_facts``:
+    facts other than num_sms that launch asked for; with any of them the plan is for that chip only.  ``seconds``: in
+    the child, without its start.
     """
 
-    plan: LaunchPlan
-    kernels: Mapping[str, bytes]
-    names: Mapping[str, KernelInfo] = field(default_factory=dict)
-    axes: Mapping[str, Any] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    num_sms: int = 0
+    names: Mapping[str, KernelInfo]
+    axes: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    num_sms: int
     chip_facts: tuple[str, ...] = ()
     seconds: float = 0.0
-
-    @property
-    def artifacts(self) -> dict[str, bytes]:
-        """The plan's text and the bytecode, by SHA-256: what the knowledge base keeps of it."""
-        return {self.plan.digest: self.plan.dumps().encode(), **self.kernels}
 
 
 def read_kernel_info(data: Any) -> KernelInfo:

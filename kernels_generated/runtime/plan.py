@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .expr import COMPARISONS, Dims, Expr, ExprError, evaluate, from_json, holds, show, symbols, to_json
@@ -179,6 +180,24 @@ class LaunchPlan:
     def dumps(self) -> str:
         """Canonical text: equal plans give equal text, so its hash names the plan."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Launchable:
+    """A plan with the Tile IR bytecode of its kernels by SHA-256: what can be run, compiled, timed and stored."""
+
+    plan: LaunchPlan
+    kernels: Mapping[str, bytes]
+
+    @cached_property
+    def digest(self) -> str:
+        """The plan's name."""
+        return self.plan.digest
+
+    @property
+    def artifacts(self) -> dict[str, bytes]:
+        """The plan's text and the bytecode, each by the SHA-256 of its bytes: the form in which it is kept."""
+        return {self.digest: self.plan.dumps().encode(), **self.kernels}
 
 
 def _step_json(step: Step) -> dict[str, Any]:

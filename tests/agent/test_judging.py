@@ -10,6 +10,7 @@ import pytest
 from agent import judging
 from agent.judging import Judges
 from evaluator.containment import Containment
+from evaluator.plans import Plans
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.errors import EnvironmentLacks
@@ -32,7 +33,7 @@ def test_a_pool_that_is_stopped_ends_calls_that_wait_for_a_process() -> None:
 
     def call() -> None:
         try:
-            judges.judge(begun, task, gpu, None, 1)
+            judges.judge(begun, task, gpu, Plans(), 1)
         except EnvironmentLacks as error:
             raised.append(error.what)
 

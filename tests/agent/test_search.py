@@ -9,6 +9,7 @@ import pytest
 from agent import search as module
 from agent.search import STANDINGS, SearchResult, reason, search, standing
 from evaluator.compile import Cache
+from evaluator.plans import Plans
 from knowledge_base.chips import CHIPS
 from knowledge_base.records import Candidate, Status
 from knowledge_base.snf.everyday import everyday
@@ -50,8 +51,13 @@ def task():
 
 
 @pytest.fixture(scope="module")
-def result(task, cache) -> SearchResult:
-    return search(candidate(task), task, CHIP, cache=cache)
+def plans() -> Plans:
+    return Plans()
+
+
+@pytest.fixture(scope="module")
+def result(task, cache, plans) -> SearchResult:
+    return search(candidate(task), task, CHIP, cache=cache, plans=plans)
 
 
 def test_every_configuration_has_one_row(result):
@@ -60,7 +66,7 @@ def test_every_configuration_has_one_row(result):
     assert len({tuple(sorted(row.configuration.items())) for row in result.trials}) == 24
 
 
-def test_each_row_says_what_became_of_it(result):
+def test_each_row_says_what_became_of_it(result, plans):
     for row in result.trials:
         if row.configuration["style"] == "never":
             assert standing(row) == "infeasible"
@@ -71,8 +77,7 @@ def test_each_row_says_what_became_of_it(result):
         elif standing(row) == "ranked":
             assert row.time.kind == "modelled"
             assert row.time.chip == "rtx5070"
-            (plan,) = row.plans
-            assert [e.kernel for e in row.evidence] == list(result.plans[plan].plan.kernels)
+            assert [e.kernel for e in row.evidence] == list(plans.of(row)[0].plan.kernels)
             assert row.evidence[0].arch == "sm_120"
         else:
             assert standing(row) == "pruned"

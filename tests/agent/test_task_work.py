@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.conclude import artifacts, recall
 from agent.task_work import TaskWork
-from evaluator.judge import Plans, judge
+from evaluator.judge import judge
 from evaluator.oracle import Oracle
+from evaluator.plans import Plans
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Trial
@@ -27,9 +27,9 @@ TASK = everyday("attention_qkv", B=1, H=2, T=20)
 @pytest.fixture(scope="module")
 def judged() -> tuple[Trial, Plans]:
     """A correct trial with several plans: the kernel pins the head width."""
-    trial = begin(Candidate(source=SOURCE.read_text(), task=TASK.identity), TASK, CHIP)
+    trial, plans = begin(Candidate(source=SOURCE.read_text(), task=TASK.identity), TASK, CHIP), Plans()
     with Oracle() as oracle:
-        return judge(trial, TASK, CHIP, oracle=oracle, seed=5)
+        return judge(trial, TASK, CHIP, plans=plans, oracle=oracle, seed=5), plans
 
 
 @pytest.fixture
@@ -37,21 +37,21 @@ def store(judged: tuple[Trial, Plans], tmp_path: Path) -> Iterator[Store]:
     trial, plans = judged
     with Store.open(str(tmp_path / "kb.db")) as opened:
         opened.record_tasks([TASK])
-        opened.record([trial], artifacts=artifacts(trial, plans))
+        opened.record([trial], artifacts=plans.artifacts(trial))
         yield opened
 
 
 class Judges:
     """The judge, in this process."""
 
-    def judge(self, *arguments: Any) -> tuple[Trial, Plans]:
-        trial, task, chip, traced, seed = arguments
-        return judge(trial, task, chip, traced=traced, seed=seed)
+    def judge(self, *arguments: Any) -> Trial:
+        trial, task, chip, plans, seed = arguments
+        return judge(trial, task, chip, plans=plans, seed=seed)
 
 
 def work(store: Store) -> TaskWork:
     context = SimpleNamespace(
-        store=store, judges=Judges(), chip=CHIP, seed=5, run="", search_seconds=1.0,
+        store=store, judges=Judges(), plans=Plans(store), chip=CHIP, seed=5, run="", search_seconds=1.0,
         check_time=lambda: None, check_stopping=lambda: None,
     )  # fmt: skip
     return TaskWork(context, TASK, "attention_qkv", 1, 1.0)  # type: ignore[arg-type]
@@ -60,17 +60,17 @@ def work(store: Store) -> TaskWork:
 def test_plans_come_back_as_they_were_stored(store: Store, judged: tuple[Trial, Plans]) -> None:
     trial, plans = judged
     assert len(trial.plans) > 1
-    back = recall(store, trial.plans)
-    assert {d: (t.plan, dict(t.kernels)) for d, t in back.items()} == {
-        d: (t.plan, dict(t.kernels)) for d, t in plans.items()
-    }
+    back = Plans(store)
+    assert [(t.plan, dict(t.kernels)) for t in back.of(trial)] == [(t.plan, dict(t.kernels)) for t in plans.of(trial)]
+    assert back.traced(trial) is None  # the judge takes none that was read back
+    assert plans.traced(trial) is plans.of(trial)[0]
+    assert Plans().of(trial) == ()
 
 
 def test_a_verdict_is_reused_without_a_judge(store: Store, judged: tuple[Trial, Plans]) -> None:
     task = work(store)
     assert task.judge_best([judged[0]], "known") == judged[0]
     assert not task.fresh
-    assert set(judged[0].plans) <= set(task.plans)
 
 
 def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again(
@@ -84,5 +84,4 @@ def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again
     assert again is not None
     assert again.correct
     assert task.fresh
-    assert set(again.plans) <= set(task.plans)
-    assert lost in recall(store, judged[0].plans)  # and is whole again
+    assert Plans(store).of(again)  # and is whole again

@@ -29,7 +29,7 @@ class Won:
 
     task: Task
     trial: Trial
-    plans: dict[str, Traced]
+    plans: tuple[Traced, ...]
 
     def having(self, **fields: object) -> Won:
         """The same winner with other fields in its trial."""
@@ -51,7 +51,7 @@ def won() -> Won:
     trial = begin(candidate, task, CHIP).fuller(
         plans=(traced.plan.digest,), measurements=(modelled(5.0),), verdict=verdict
     )
-    return Won(task, trial, {traced.plan.digest: traced})
+    return Won(task, trial, (traced,))
 
 
 def modelled(us: float) -> Measurement:
@@ -73,7 +73,7 @@ def test_a_winner_is_complete_on_disk(won: Won, tmp_path: Path) -> None:
     assert (folder / entry["source"]).read_text() == won.trial.candidate.source
     for plan in entry["plans"]:
         stored = loads((folder / plan["file"]).read_text())
-        assert stored == won.plans[won.trial.plans[0]].plan
+        assert stored == won.plans[0].plan
         for kernel in stored.kernels:
             assert sha256((folder / "bytecode" / f"{kernel}.tileir").read_bytes()).hexdigest() == kernel
     assert entry["configuration"] == won.trial.configuration
@@ -157,8 +157,8 @@ def test_a_failure_while_writing_leaves_what_was_there(
 ) -> None:
     folder = put(tmp_path, won)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    missing = replace(won.having(measurements=(modelled(1.0),)), plans={})
-    with pytest.raises(KeyError):
+    missing = replace(won.having(measurements=(modelled(1.0),)), plans=())
+    with pytest.raises(ValueError, match="its trial names"):
         put(tmp_path, missing)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]

@@ -13,6 +13,7 @@ import pytest
 
 from evaluator.judge import _Judging, judge
 from evaluator.oracle import Oracle
+from evaluator.plans import Plans
 from evaluator.rejection import Rejected
 from evaluator.trial import begin
 from knowledge_base.chips import chip
@@ -44,7 +45,7 @@ def trial(text: str, task: Task) -> Trial:
 
 def judged(text: str, task: Task, oracle: Oracle, seed: int | None = 5) -> tuple[Trial, Verdict]:
     """The trial after its judgement, and its verdict."""
-    done, _ = judge(trial(text, task), task, CHIP, oracle=oracle, seed=seed)
+    done = judge(trial(text, task), task, CHIP, oracle=oracle, seed=seed)
     assert done.verdict is not None
     return done, done.verdict
 
@@ -67,8 +68,9 @@ def test_an_honest_candidate_is_correct(path: Path, oracle: Oracle) -> None:
 def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:
     stages: list[tuple[str, float]] = []
     task = everyday("gelu", M=100, N=70)
-    done, plans = judge(
-        trial(source("gelu"), task), task, CHIP, oracle=oracle, seed=3,
+    plans = Plans()
+    done = judge(
+        trial(source("gelu"), task), task, CHIP, plans=plans, oracle=oracle, seed=3,
         progress=lambda stage, share: stages.append((stage, share)),
     )  # fmt: skip
     verdict = done.verdict
@@ -79,11 +81,10 @@ def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:
     assert normal["elements"] >= 16_384
     assert 0.9 < normal["rms_ratio"] < 1.1
     assert "special" in verdict.numbers  # NaN and Inf: the task is elementwise
-    assert [e.arch for e in verdict.evidence] == ["sm_120"]
-    assert verdict.evidence[0].registers > 0
-    assert done.evidence == verdict.evidence
-    assert [done.plans] == [(digest,) for digest in plans]
-    assert plans[done.plans[0]].plan.digest == done.plans[0]
+    assert [e.arch for e in done.evidence] == ["sm_120"]
+    assert done.evidence[0].registers > 0
+    assert [(plan.digest,) for plan in plans] == [done.plans]
+    assert plans.traced(done) is plans.of(done)[0]
     assert len(done.judged) >= 5
     assert done.seed == 3
     assert done.key == trial(source("gelu"), task).key  # fuller, but the same trial
@@ -152,7 +153,7 @@ def watched(argv, **more):
         started.append({OURS})
     return run(argv, **more)
 confine.run = watched
-done, _ = judge.judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
+done = judge.judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
 assert done.correct, done.verdict
 print(sorted({OURS} - started[0]))
 """
@@ -212,16 +213,18 @@ def test_a_plan_that_was_traced_for_its_time_is_the_one_that_is_judged(
         return traces(*arguments)
 
     monkeypatch.setattr(module, "trace", counted)
-    done, plans = judge(begun.fuller(plans=(traced.plan.digest,)), task, CHIP, traced=traced, oracle=oracle, seed=5)
+    plans = Plans()
+    plans.put(traced)
+    done = judge(begun.fuller(plans=(traced.digest,)), task, CHIP, plans=plans, oracle=oracle, seed=5)
     assert done.correct
-    assert plans[done.plans[0]] is traced
+    assert plans.of(done) == (traced,)
     assert set(asked) == {"concrete"}  # the sizes with plain integers, and nothing else
 
 
 def test_a_file_that_launches_something_else_than_what_was_timed_is_invalid(oracle: Oracle) -> None:
     task = everyday("gelu", M=100, N=70)
     timed = trial(source("gelu"), task).fuller(plans=("0" * 64,))
-    done, _ = judge(timed, task, CHIP, oracle=oracle, seed=5)
+    done = judge(timed, task, CHIP, oracle=oracle, seed=5)
     assert done.verdict is not None
     assert (done.verdict.status, done.verdict.error_class) == ("invalid", "launch-changes")
     assert done.verdict.hint

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.composed import judge_composed
-from evaluator.judge import Plans
 from evaluator.oracle import Oracle
+from evaluator.plans import Plans
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
@@ -46,20 +46,21 @@ def trial(task: Task, source: str) -> Trial:
 
 def winners(target: Decomposition) -> tuple[dict[str, Trial], Plans]:
     chosen: dict[str, Trial] = {}
-    plans: Plans = {}
+    plans = Plans()
     for task in target.tasks:
         source = (KERNELS / f"{task.name}.py").read_text()
         traced = trace(source, task, [Request(task.sizes)], CHIP)[0]
         assert isinstance(traced, Traced)
-        plans[traced.plan.digest] = traced
+        plans.put(traced)
         chosen[task.identity] = trial(task, source).fuller(plans=(traced.plan.digest,))
     return chosen, plans
 
 
 def judged(
     target: Decomposition, chosen: dict[str, Trial], plans: Plans, oracle: Oracle, seed: int = 1
-) -> tuple[Verdict, Plans]:
-    """The verdict on the target made of ``chosen``, and the plans that were traced for it."""
+) -> tuple[Verdict, int]:
+    """The verdict on the target made of ``chosen``, and how many plans were traced for it."""
+    before = len(list(plans))
     whole = Trial(
         candidate=Candidate(source="", task=""),
         configuration={},
@@ -67,11 +68,11 @@ def judged(
         shape=target.graph.sizes,
         evaluator="",
     )
-    done, added = judge_composed(whole, target, chosen, plans, CHIP, oracle=oracle, seed=seed)
+    done = judge_composed(whole, target, chosen, plans, CHIP, oracle=oracle, seed=seed)
     assert done.verdict is not None
     assert done.judged
     assert done.seed == seed
-    return done.verdict, added
+    return done.verdict, len(list(plans)) - before
 
 
 def test_right_kernels_are_right_together(target: Decomposition, oracle: Oracle) -> None:
@@ -79,7 +80,7 @@ def test_right_kernels_are_right_together(target: Decomposition, oracle: Oracle)
     assert verdict.correct, verdict
     assert {"normal", "offset", "zeros"} <= set(verdict.numbers)
     assert verdict.numbers["normal"]["y"]["elements"] >= 16_384
-    assert added == {}
+    assert added == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,7 +96,7 @@ def test_one_wrong_kernel_makes_the_target_wrong(target: Decomposition, oracle: 
     verdict, added = judged(target, chosen, plans, oracle)
     assert verdict.status == "wrong", verdict
     assert "PyTorch" in verdict.message
-    assert len(added) == 1  # no plan was given: one was traced
+    assert added == 1  # no plan was given: one was traced
 
 
 def test_a_kernel_that_leaves_a_buffer_unwritten_is_named_by_its_call(target: Decomposition, oracle: Oracle) -> None:
@@ -172,6 +173,6 @@ def test_a_tf32_target_is_measured_against_tf32_pytorch(text: str, oracle: Oracl
             "@ct.kernel\n", "def rounded(t):\n    return t.astype(ct.tfloat32)\n\n\n@ct.kernel\n", 1
         )
         chosen[task.identity] = trial(task, source)
-    verdict, _ = judged(target, chosen, {}, oracle)
+    verdict, _ = judged(target, chosen, Plans(), oracle)
     assert verdict.correct, verdict
     assert verdict.numbers["normal"]["y"]["yardstick_rms"] > 1e-5  # float32 sums would be off by 1e-7

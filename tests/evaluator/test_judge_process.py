@@ -19,6 +19,7 @@ import pytest
 
 from evaluator.judge_process import SECONDS, JudgeProcess
 from evaluator.kernel import refusal
+from evaluator.plans import Plans
 from evaluator.rejection import Rejected
 from evaluator.tileir.errors import TooLarge
 from evaluator.trace import Request, Traced, trace
@@ -97,8 +98,9 @@ def oracle_dies(desk):
 
 def judged_in(seconds, trial, task, chip, desk):
     from evaluator import executable, judge_server
+    from evaluator.plans import Plans
     executable.LAUNCH_SECONDS = seconds
-    return judge_server.judge(trial, task, chip, None, 1, 1, desk)
+    return judge_server.judge(trial, task, chip, Plans(), 1, 1, desk)
 """
 
 
@@ -248,11 +250,13 @@ def begun(source: str) -> Trial:
 
 def test_a_candidate_is_judged_as_it_is_in_this_process(process: JudgeProcess) -> None:
     stages: set[str] = set()
-    trial, plans = process.judge(begun(GELU), TASK, CHIP, seed=3, progress=lambda stage, _: stages.add(stage))
+    plans = Plans()
+    trial = process.judge(begun(GELU), TASK, CHIP, plans=plans, seed=3, progress=lambda stage, _: stages.add(stage))
     assert trial.verdict is not None
     assert trial.verdict.correct
     assert trial.seed == 3
-    assert tuple(plans) == trial.plans
+    assert tuple(plan.digest for plan in plans) == trial.plans
+    assert plans.traced(trial) is not None
     assert stages == {"trace", "emulate", "compile"}
 
 
@@ -300,7 +304,7 @@ def test_tiles_that_do_not_fit_into_memory_are_unsupported(
     process: JudgeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "memory_bytes", 300 << 20)
-    trial, _ = process.judge(begun(LIVE), TASK, CHIP)
+    trial = process.judge(begun(LIVE), TASK, CHIP)
     verdict = trial.verdict
     assert (verdict.status, verdict.error_class) == ("unsupported", "emulator-memory")
     assert "takes more memory than there is" in verdict.message
@@ -333,11 +337,12 @@ def test_a_judgement_that_had_to_be_ended_is_the_candidates_verdict(
     process: JudgeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "seconds", 0.05)
-    trial, plans = process.judge(begun(GELU), TASK, CHIP, seed=7)
+    plans = Plans()
+    trial = process.judge(begun(GELU), TASK, CHIP, plans=plans, seed=7)
     assert trial.verdict is not None
     assert (trial.verdict.status, trial.verdict.error_class) == ("timeout", "too-slow")
     assert trial.verdict.contained is not None
-    assert (trial.seed, plans) == (7, {})
+    assert (trial.seed, list(plans)) == (7, [])
 
 
 def test_many_judgements_leave_no_process_no_descriptor_and_no_file(

@@ -40,7 +40,7 @@ def source(name: str) -> str:
 def judged(oracle: Oracle, name: str, text: str, seed: int = 11) -> Verdict:
     task, rtx5070 = everyday(name, **SIZES[name]), chip("rtx5070")
     trial = begin(Candidate(source=text, task=task.identity), task, rtx5070)
-    done, _ = judge(trial, task, rtx5070, oracle=oracle, seed=seed)
+    done = judge(trial, task, rtx5070, oracle=oracle, seed=seed)
     assert done.verdict is not None
     return done.verdict
 

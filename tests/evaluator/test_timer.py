@@ -8,12 +8,14 @@ import pytest
 
 from agent.search import SearchResult, search, standing
 from evaluator.compile import Cache
+from evaluator.plans import Plans
 from evaluator.timer import MODEL, Known
 from knowledge_base.chips import CHIPS
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.everyday import everyday
 
 CHIP = CHIPS["h200"]
+PLANS = Plans()
 TASK = everyday("layernorm", M=64, N=96)
 SOURCE = (Path(__file__).parents[1] / "candidates" / "layernorm_rows.py").read_text()
 
@@ -29,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 @pytest.fixture(scope="module")
 def found(cache: Cache) -> SearchResult:
-    return search(Candidate(source=SOURCE, task=TASK.identity), TASK, CHIP, cache=cache)
+    return search(Candidate(source=SOURCE, task=TASK.identity), TASK, CHIP, cache=cache, plans=PLANS)
 
 
 def ranked(found: SearchResult) -> list[Trial]:
@@ -39,19 +41,19 @@ def ranked(found: SearchResult) -> list[Trial]:
 def test_the_models_time_is_the_one_a_search_records(found: SearchResult) -> None:
     assert found.kind == MODEL.kind == "modelled"
     for trial in ranked(found):
-        assert MODEL.time(trial, TASK, found.plans[trial.plans[0]]) == trial.timed("modelled")
+        assert MODEL.time(trial, TASK, PLANS.of(trial)[0]) == trial.timed("modelled")
 
 
 def test_a_trial_of_which_no_block_fits_has_no_time(found: SearchResult) -> None:
     trial = ranked(found)[0]
     too_much = tuple(e.model_copy(update={"shared_bytes": 300_000}) for e in trial.evidence)
-    assert MODEL.time(trial.fuller(evidence=too_much), TASK, found.plans[trial.plans[0]]) is None
+    assert MODEL.time(trial.fuller(evidence=too_much), TASK, PLANS.of(trial)[0]) is None
 
 
 def test_known_times_are_found_by_what_was_tried_not_by_who_tried_it(found: SearchResult) -> None:
     first, second = ranked(found)[:2]
     stored = first.fuller(evaluator="an older version", measurements=(measured(9.0), measured(8.0)))
-    known, plan = Known([stored, stored.fuller(measurements=(measured(8.5),))]), found.plans[first.plans[0]]
+    known, plan = Known([stored, stored.fuller(measurements=(measured(8.5),))]), PLANS.of(first)[0]
     assert known.kind == "measured"
     assert known.time(first, TASK, plan) == measured(8.0)
     assert known.time(second, TASK, plan) is None

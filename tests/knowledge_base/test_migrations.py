@@ -38,6 +38,7 @@ WRONG |= {"numbers": {"output": "y", "index": [3], "sizes": {"M": 65}}}
 LIMITED = CORRECT | {"message": "correct where feasible; launch refuses M=65, N=7; M=1, N=1"}
 SPILLS = {"arch": "sm_120", "kernel": "ab" * 32, "symbol": "k", "registers": 255, "stack_bytes": 8, "spill_bytes": 8}
 SPILLS |= {"shared_bytes": 1024}
+OTHER_KERNEL = SPILLS | {"kernel": "cd" * 32, "spill_bytes": 0}
 
 
 def key(number: int) -> str:
@@ -83,8 +84,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     # All in the same millisecond: only the integer ids of the first schema know their order.
     "evaluations": [
-        evaluation(11, CORRECT),
-        evaluation(12, LIMITED, seconds=2.5),
+        evaluation(11, CORRECT | {"evidence": [SPILLS]}),
+        evaluation(12, LIMITED | {"evidence": [SPILLS, OTHER_KERNEL]}, seconds=2.5, evidence=[SPILLS]),
         evaluation(13, WRONG),
         evaluation(14, None, evidence=[SPILLS]),
     ],
@@ -188,7 +189,9 @@ def test_what_was_shown_is_shown_in_the_same_order(store: Store) -> None:
     assert (task["evaluations"], task["correct"]) == (4, 2)
     assert browse.show(base, "r1")["attempts"] == 3
     assert browse.show(base, key(12))["infeasible"] == [{"M": 65, "N": 7}, {"M": 1, "N": 1}]
-    assert browse.show(base, key(14))["evidence"] == [SPILLS]
+    evidence = {tm: browse.show(base, key(tm))["evidence"] for tm in (11, 12, 13, 14)}
+    assert evidence == {11: [SPILLS], 12: [SPILLS, OTHER_KERNEL], 13: [], 14: [SPILLS]}  # of verdict and trial, once
+    assert "evidence" not in browse.show(base, key(12))["verdict"]
     rule = next(r for r in browse.rules(base) if r["key"] == "u3")
     assert (rule["evidence"], rule["status"], rule["effect"]) == (1, "supported", -0.1)
     assert browse.show(base, "u3")["evidence"][0]["with_trial"] == key(11)
