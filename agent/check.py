@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError, nearest
 
-from .console import console, emit, pairs, table
+from .console import console, emit, pairs, table, us
 from .machine import chip_for, cores, device_for
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def check(
     """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
     from evaluator.judge_process import JudgeProcess
     from evaluator.plans import Plans
+    from evaluator.timer import timed
     from evaluator.trial import begin
     from knowledge_base.records import Candidate
     from knowledge_base.snf import task_named
@@ -90,7 +91,9 @@ def check(
         with JudgeProcess() as judges:
             begun = begin(candidate, task, chip, axes)
             trial = judges.judge(begun, task, chip, plans=plans, seed=seed, jobs=cores(), progress=progress)
-    verdict = trial.verdict
+    if trial.correct:
+        trial = timed(trial, task, plans)  # so that a run starts from this file
+    verdict, time = trial.verdict, trial.time
     assert verdict is not None
     noted = note_of(task, [trial], db, plans.artifacts(trial))
     document = {
@@ -105,6 +108,7 @@ def check(
         "judged": list(trial.judged),
         "infeasible": list(trial.infeasible),
         "plans": [[str(g) for g in one.plan.guards] for one in plans.of(trial)],
+        "time": None if time is None else time.model_dump(),
         "seed": trial.seed,
         "seconds": round(trial.seconds, 3),
         "recorded": noted == "",
@@ -114,6 +118,8 @@ def check(
     else:
         print_verdict(err, verdict, trial.evidence)
         judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
+        if time is not None:
+            err.print(f"{us(time.us, time.kind)} µs ({time.kind}), floor {us(time.floor_us)} µs on {chip.name}")
         held = f", contained: {verdict.contained.value}" if verdict.contained else ""
         err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")
     if noted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from knowledge_base.records import UNSURE, Kind, Measurement, Trial
 
@@ -26,6 +26,15 @@ def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
 def recorded(trials: Iterable[Trial]) -> list[Trial]:
     """The trials of a search that say something: timed, or refused.  What was pruned was not looked at."""
     return [t for t in trials if t.time is not None or t.verdict is not None]
+
+
+def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
+    """Whether a candidate's trials come from a search by times of this kind, not from a check of some configuration.
+
+    ``configurations``: how many the file has.  A search leaves trials that nobody judged, or one of each configuration.
+    """
+    timed = [trial for trial in trials if trial.timed(kind)]
+    return bool(timed) and (len(trials) >= configurations or any(trial.verdict is None for trial in timed))
 
 
 def span(source: str) -> int:

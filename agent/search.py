@@ -126,15 +126,18 @@ def search(
     have their defaults, those with values that the file does not list are ignored.
     plans: what is traced is put there.
     seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
-    Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials or the verdict.
+    Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials, and where that is
+    the file as a whole, in its default configuration's.
     """
-    from evaluator.rejection import defect
+    from evaluator.rejection import defect, finished
     from evaluator.trace import read_axes
+    from evaluator.trial import begin
 
     started = time.monotonic()
     axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
-        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (), 0, 0, 0.0, axes)
+        refused = begin(candidate, task, chip).fuller(verdict=finished(axes, candidate.source))
+        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
     total = math.prod(len(values) for values in axes.values())
     chosen = list(configurations(axes, limit, first, seed))
     deadline = math.inf if seconds is None else started + seconds
@@ -146,6 +149,8 @@ def search(
         raise
     except Exception as error:
         verdict = defect(error)
+        whole = begin(candidate, task, chip).fuller(verdict=verdict)
+        run.trials += [whole] if whole.key not in {trial.key for trial in run.trials} else []
     return SearchResult(
         task=task.name,
         chip=chip.name,

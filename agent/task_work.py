@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.records import Candidate, Measurement, Trial, Verdict
+from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
 
 from .check import error_ratio
 from .conclude import keep, operations
 from .context import Context, Stopped
 from .proposers.base import ProposalRequest
-from .ranking import rank, recorded, span
+from .ranking import rank, recorded, searched, span
 from .summary import TaskResult
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
@@ -43,33 +43,32 @@ class TaskWork:
         self.context, self.task, self.label, self.calls = context, task, label, calls
         self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
         self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
-        self.rejected: list[dict[str, Any]] = []
-        self.feedback: list[Verdict] = []
+        self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
+        self.tried: list[Trial] = []  # what became of this run's candidates, oldest first
         self.judged = False  # a judgement was begun
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
-        self.general: Trial | None = None  # when done: the kernel that serves every size
+        self.general: Trial | None = None  # the fastest kernel so far that serves every size
+        self.special: Trial | None = None  # one that is faster and refuses some sizes
         self.done = 0.0  # share of the task's work, for the bar
 
     def run(self) -> TaskResult:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
-        general: Trial | None = None
-        special: Trial | None = None
         try:
             for number in range(self.context.rounds):
-                rankings = self.rankings(self.candidates(number))
-                general, special = self.decide(rankings, general, special)
-                if general is not None or not rankings:
+                candidates = self.candidates(number)
+                if not candidates:
                     break
+                self.decide(self.rankings(candidates))
         except (Stopped, EnvironmentLacks) as error:
             if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
                 raise  # otherwise: its judge was ended because the run is
-            self.say_end(False, "stopped")
-            if general is None:
+            if self.general is None:
+                self.say_end(False, "stopped")
                 return self.result("unfinished", self.why_unfinished(), None, start)
-        result = self.conclude(general, special, start)
+        result = self.conclude(start)
         self.say_end(result.correct, f"{result.kernel[:8]} {result.status}" if result.correct else result.status)
         return result
 
@@ -91,10 +90,10 @@ class TaskWork:
         self.say(0.02, "proposing")
         found: list[tuple[Candidate, str]] = []
         if number == 0:
-            known = context.store.best(self.task.identity, context.chip.name, limit=KNOWN)
-            found += [(trial.candidate, "known") for trial in known]
-        request = ProposalRequest(self.task, context.chip, tuple(self.feedback))
-        move = "fresh" if number == 0 else "repair"
+            self.known = tuple(context.store.best(self.task.identity, context.chip.name, limit=KNOWN))
+            found += [(trial.candidate, "known") for trial in self.known]
+        request = ProposalRequest(self.task, context.chip, self.known, tuple(self.tried))
+        move = "fresh" if number == 0 else "repair" if self.general is None else "improve"
         found += [(candidate, move) for candidate in context.proposer.propose(request)]
         new = [(c, m) for c, m in found if not (c.digest in self.seen or self.seen.add(c.digest))]  # type: ignore[func-returns-value]
         for candidate, _ in new:
@@ -121,21 +120,27 @@ class TaskWork:
 
     def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:
         """The candidate's configurations: as they are known, else searched now and recorded."""
-        context = self.context
-        trials = context.store.of_candidate(
-            self.task.identity, candidate.digest, context.chip.name, self.task.sizes, context.evaluator
-        )
-        if not any(trial.timed(context.timer.kind) for trial in trials):
+        context, kind, configurations = self.context, self.context.timer.kind, span(candidate.source)
+        trials = self.recorded(candidate)
+        if not searched(trials, kind, configurations):
             self.fresh = True
-            trials = self.search(candidate, seconds)
-            context.store.record(trials, run=context.run, move="search")
-        ranked = rank(trials, context.timer.kind)
-        self.searched[candidate.digest] = len(trials), span(candidate.source)
+            self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # somebody checked it
+            context.store.record(self.search(candidate, seconds), run=context.run, move="search")
+            trials = self.recorded(candidate)
+        ranked = rank(trials, kind)
+        self.searched[candidate.digest] = len(trials), configurations
         self.promising += [trial.configuration for trial in ranked[:1]]
-        refused = next((t.verdict for t in trials if t.verdict is not None and not t.correct), None)
+        refused = next((t for t in trials if t.verdict is not None and not t.correct), None)
         if not ranked and refused is not None:
-            self.reject(candidate, refused)
+            self.hear(refused)
         return ranked
+
+    def recorded(self, candidate: Candidate) -> list[Trial]:
+        """What the knowledge base has of the candidate at the task's sizes, by this version of the evaluator."""
+        context, task = self.context, self.task
+        return context.store.of_candidate(
+            task.identity, candidate.digest, context.chip.name, task.sizes, context.evaluator
+        )
 
     def search(self, candidate: Candidate, seconds: float) -> list[Trial]:
         from .search import search
@@ -160,38 +165,35 @@ class TaskWork:
             plans=context.plans,
             progress=progress,
         )
-        if found.verdict is not None:
-            self.reject(candidate, found.verdict)
         return recorded(found.trials)
 
     # ------------------------------------------------------------------------------------------------ judging
 
-    def decide(
-        self, rankings: list[tuple[list[Trial], str]], general: Trial | None, special: Trial | None
-    ) -> tuple[Trial | None, Trial | None]:
-        """The fastest general kernel that is correct, and the fastest specialised one if it is worth its guards."""
+    def decide(self, rankings: list[tuple[list[Trial], str]]) -> None:
+        """Keeps the fastest general kernel that is correct, and the fastest other one if it is worth its guards."""
         for number, (trials, move) in enumerate(rankings):
-            if not trials or (general is not None and not self.worth(trials[0], general)):
+            if not trials:
                 continue
-            if general is not None and special is not None:
+            if self.general is not None and not self.worth(trials[0], self.general):
+                self.hear(trials[0])
                 continue
             self.say(0.4 + 0.6 * number / len(rankings), "judging")
             try:
                 judged = self.judge_best(trials, move)
             except Stopped:
                 self.context.check_stopping()
-                if general is None:
+                if self.general is None:
                     raise
                 break  # the time is up, and there is a kernel
             if judged is None:
                 continue
+            self.hear(judged)
             if judged.general:
-                general = judged
-            elif special is None:
-                special = judged
-        if general is not None and special is not None and not self.worth(special, general):
-            special = None
-        return general, special
+                self.general = judged
+            elif self.special is None or self.time(judged) < self.time(self.special):
+                self.special = judged
+        if self.general is not None and self.special is not None and not self.worth(self.special, self.general):
+            self.special = None
 
     def time(self, trial: Trial) -> Measurement:
         """A ranked trial's time of the kind that this run compares by."""
@@ -199,9 +201,9 @@ class TaskWork:
         assert time is not None, "what is ranked has a time of the timer's kind"
         return time
 
-    def worth(self, special: Trial, general: Trial) -> bool:
-        """Whether a kernel that may refuse some sizes is enough faster than the one that serves all."""
-        return self.time(special).over(self.time(general)) < WORTH
+    def worth(self, other: Trial, general: Trial) -> bool:
+        """Whether a kernel is enough faster than the one that serves all sizes to be judged, and kept."""
+        return self.time(other).over(self.time(general)) < WORTH
 
     def judge_best(self, trials: list[Trial], move: str) -> Trial | None:
         """Judges the candidate's configurations, fastest first, until one is correct."""
@@ -224,7 +226,7 @@ class TaskWork:
             if said in heard:
                 break  # another configuration, the same fault: it is the file's
             heard.add(said)
-            self.reject(judged.candidate, verdict)
+            self.hear(judged)
         return None
 
     def judge(self, trial: Trial, move: str) -> Trial:
@@ -235,32 +237,41 @@ class TaskWork:
         context.store.record([judged], run=context.run, move=move, artifacts=context.plans.artifacts(judged))
         return judged
 
-    def reject(self, candidate: Candidate, verdict: Verdict) -> None:
-        self.feedback.append(verdict)
-        self.rejected.append(
+    def hear(self, trial: Trial) -> None:
+        """Notes what became of a candidate, for proposers that are asked again."""
+        self.tried.append(trial)
+        verdict = trial.verdict
+        if verdict is not None and not verdict.correct:
+            digest = trial.candidate.digest[:8]
+            self.context.folder.log(f"{self.label}: {digest} {verdict.status.value}: {verdict.message}")
+
+    @property
+    def rejected(self) -> tuple[dict[str, Any], ...]:
+        """Candidates that were tried and failed, as a run's summary has them."""
+        return tuple(
             {
-                "kernel": candidate.digest,
-                "proposer": candidate.proposer,
-                "status": verdict.status.value,
-                "message": verdict.message,
+                "kernel": trial.candidate.digest,
+                "proposer": trial.candidate.proposer,
+                "status": trial.verdict.status.value,
+                "message": trial.verdict.message,
             }
+            for trial in self.tried
+            if trial.verdict is not None and not trial.correct
         )
-        self.context.folder.log(f"{self.label}: {candidate.digest[:8]} {verdict.status.value}: {verdict.message}")
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def conclude(self, general: Trial | None, special: Trial | None, start: float) -> TaskResult:
+    def conclude(self, start: float) -> TaskResult:
         """Writes and records the winners; the faster one stands in the table."""
-        if general is None:
+        if self.general is None:
             last = self.rejected[-1] if self.rejected else {"status": "no-candidate", "message": "nothing was proposed"}
-            if special is not None:
+            if self.special is not None:
                 last = {"status": "infeasible", "message": "no candidate is correct at every size"}
             return self.result(str(last["status"]), str(last["message"]), None, start)
-        self.general = general
-        folder = keep(self.context, self.task, general)
-        if special is not None:
-            folder = keep(self.context, self.task, special)
-        return self.result("correct", "", special or general, start, folder)
+        folder = keep(self.context, self.task, self.general)
+        if self.special is not None:
+            folder = keep(self.context, self.task, self.special)
+        return self.result("correct", "", self.special or self.general, start, folder)
 
     def effort(self) -> tuple[int, int]:
         """(configurations compiled, configurations there are) of all candidates."""
@@ -279,7 +290,7 @@ class TaskWork:
             calls=self.calls,
             status=status,
             message=message,
-            rejected=tuple(self.rejected),
+            rejected=self.rejected,
             floor_us=floor_us(self.task, self.task.sizes, self.context.chip),
             searched=searched,
             configurations=configurations,

@@ -6,16 +6,19 @@
     <task>/bytecode/<hash>.tileir  Tile IR, named by its hash, which is how plans name it
 
 The same layout serves the run's folder (one chip) and kernels_generated/ (a winner per chip and shape).  A folder
-appears whole or not at all.  A modelled winner never replaces a measured one; a measured one yields to a faster one.
+appears whole or not at all, and writers take turns.  A modelled winner never replaces a measured one; a measured one
+yields to a faster one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +45,9 @@ def write(folder: Path, task: Task, trial: Trial, plans: Sequence[Launchable], p
         raise ValueError("a winner's plans are those that its trial names")
     target = folder / task.name
     entry = _entry(task, trial, plans, provenance)
-    others: list[dict[str, Any]] = []
-    if (target / MANIFEST).is_file():
-        others = [w for w in read(target)["winners"] if _place(w) != _place(entry)]
-    with _whole(target) as new:
+    with _locked(folder), _whole(target) as new:
+        present = read(target)["winners"] if (target / MANIFEST).is_file() else []
+        others = [w for w in present if _place(w) != _place(entry)]
         _files(new, entry["source"], trial, plans)
         _copy(target, new, others)
         winners = sorted([*others, entry], key=_place)
@@ -72,24 +74,25 @@ def merge(source: Path, target: Path) -> list[str]:
 
     Raises UserError where the two folders are of different tasks.
     """
-    new = read(source)
-    old = read(target) if (target / MANIFEST).is_file() else {**new, "winners": []}
-    if old["task"]["identity"] != new["task"]["identity"]:
-        raise UserError(f"{target} holds another task of that name (identity {old['task']['identity'][:12]})")
-    kept: list[dict[str, Any]] = list(old["winners"])
-    said = []
-    for winner in new["winners"]:
-        present = next((w for w in kept if _place(w) == _place(winner)), None)
-        verdict, line = _decide(winner, present)
-        said.append(f"{new['task']['name']} on {winner['chip']}, {_serves(winner)}: {line}")
-        if verdict:
-            kept = [w for w in kept if w is not present] + [winner]
-    with _whole(target) as folder:
-        for origin in (target, source):
-            _copy(origin, folder, kept)
-        for extra in _not_ours(target):
-            shutil.copy2(extra, folder / extra.name)
-        _json(folder / MANIFEST, {**new, "winners": sorted(kept, key=_place)})
+    with _locked(source.parent, target.parent):
+        new = read(source)
+        old = read(target) if (target / MANIFEST).is_file() else {**new, "winners": []}
+        if old["task"]["identity"] != new["task"]["identity"]:
+            raise UserError(f"{target} holds another task of that name (identity {old['task']['identity'][:12]})")
+        kept: list[dict[str, Any]] = list(old["winners"])
+        said = []
+        for winner in new["winners"]:
+            present = next((w for w in kept if _place(w) == _place(winner)), None)
+            verdict, line = _decide(winner, present)
+            said.append(f"{new['task']['name']} on {winner['chip']}, {_serves(winner)}: {line}")
+            if verdict:
+                kept = [w for w in kept if w is not present] + [winner]
+        with _whole(target) as folder:
+            for origin in (target, source):
+                _copy(origin, folder, kept)
+            for extra in _not_ours(target):
+                shutil.copy2(extra, folder / extra.name)
+            _json(folder / MANIFEST, {**new, "winners": sorted(kept, key=_place)})
     return said
 
 
@@ -216,6 +219,29 @@ def _not_ours(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.is_file() and p.name not in ours]
 
 
+@contextlib.contextmanager
+def _locked(*folders: Path) -> Iterator[None]:
+    """Waits for, and holds, the right to change what is in these folders; they are made where they are not there.
+
+    The lock is the operating system's, on the folder itself: it leaves no file, and goes with the process.
+    """
+    with contextlib.ExitStack() as held:
+        for folder in sorted({folder.absolute() for folder in folders}):  # in one order, so that two never wait in turn
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError as error:
+                raise _unwritable(folder, error) from None
+            held.callback(os.close, descriptor)
+            with contextlib.suppress(OSError):  # a file system without such locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _unwritable(folder: Path, error: OSError) -> EnvironmentLacks:
+    return EnvironmentLacks(f"can't write winners to {folder}: {error.strerror}", "Make the folder writable.")
+
+
 class _whole:
     """A folder written beside its place and renamed into it at the end, so that nobody sees a half-written one."""
 
@@ -224,13 +250,10 @@ class _whole:
 
     def __enter__(self) -> Path:
         try:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
             self._new = Path(tempfile.mkdtemp(prefix=f".{self._target.name}.", dir=self._target.parent))
             self._new.chmod(0o755)
         except OSError as error:
-            raise EnvironmentLacks(
-                f"can't write winners to {self._target.parent}: {error.strerror}", "Make the folder writable."
-            ) from None
+            raise _unwritable(self._target.parent, error) from None
         return self._new
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

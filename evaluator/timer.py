@@ -15,6 +15,7 @@ from knowledge_base.records import Kind, Measurement, Trial
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
+    from evaluator.plans import Plans
     from kernels_generated.runtime.plan import Launchable
 
 
@@ -65,6 +66,13 @@ class Known:
 
     def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement | None:
         return self._times.get(_place(trial))
+
+
+def timed(trial: Trial, task: Task, plans: Plans, timer: Timer = MODEL) -> Trial:
+    """The trial with the timer's time, where its plan is at hand and there is one."""
+    found = plans.of(trial)
+    time = timer.time(trial, task, found[0]) if found else None
+    return trial if time is None else trial.fuller(measurements=(*trial.measurements, time))
 
 
 def _place(trial: Trial) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Verdict
+from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.task import Task
 
 
@@ -19,15 +19,15 @@ class ProposalRequest:
     """What a proposer may look at.
 
     chip: the hardware the kernels are for; None if none is chosen.
-    feedback: verdicts on this proposer's earlier candidates for the task, oldest first.
-    rules, examples: texts retrieved for the task; a proposer that cannot read ignores them.
+    known: the fastest correct trials of the task from earlier runs, each of another candidate, best first.
+    tried: this run's trials for the task, oldest first: at least one of every candidate that was proposed before, with
+    its source, and with what became of it: a verdict, a time, or both.
     """
 
     task: Task
     chip: Chip | None = None
-    feedback: tuple[Verdict, ...] = ()
-    rules: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
+    known: tuple[Trial, ...] = ()
+    tried: tuple[Trial, ...] = ()
 
 
 class Proposer(Protocol):
@@ -37,5 +37,8 @@ class Proposer(Protocol):
     def name(self) -> str: ...
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
-        """Candidates for the request's task, best guess first; empty when there is nothing (more) to try."""
+        """Candidates for the request's task, best guess first; empty when there is nothing (more) to try.
+
+        It is asked until it has none, or the run's rounds or time are over; also after a candidate was found correct.
+        """
         ...

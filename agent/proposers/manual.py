@@ -1,7 +1,8 @@
 """The proposer ``manual``: a person or a coding agent writes the kernel.
 
 For each task it writes what is wanted to ``prompts/<task>/prompt.md`` in the run's folder, and waits until
-``answer.py`` appears beside it.  After a rejection the verdict is in ``verdict.md``, and it waits for another answer.
+``answer.py`` appears beside it.  What became of an answer is in ``verdict.md``, and it waits for another one until one
+is correct at every size.
 Ctrl-C is fine at any time: ``--resume`` goes on where it was.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from knowledge_base.records import Candidate, Verdict
+from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task
 
@@ -53,14 +54,16 @@ class Manual:
     _seen: dict[str, str] = field(default_factory=dict)  # task → the answer that was taken last
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
-        """Waits for an answer that it has not taken yet; empty if told to stop."""
+        """Waits for an answer that it has not taken yet; empty if told to stop, and once a general kernel is found."""
+        if any(trial.general for trial in request.tried):
+            return []
         task = request.task
         place = self.folder / _place(task)
         place.mkdir(parents=True, exist_ok=True)
         answer = place / "answer.py"
         (place / "prompt.md").write_text(prompt(task, answer), encoding="utf-8")
-        if request.feedback:
-            (place / "verdict.md").write_text(_feedback(request.feedback[-1]), encoding="utf-8")
+        if request.tried:
+            (place / "verdict.md").write_text(_feedback(request.tried[-1]), encoding="utf-8")
         self.say(f"waiting for {answer} (see prompt.md beside it)")
         while not self.stop():
             source = _settled(answer)
@@ -82,7 +85,10 @@ def _place(task: Task) -> str:
     return "-".join([task.name, *(f"{n}{v}" for n, v in task.graph.dims)])
 
 
-def _feedback(verdict: Verdict) -> str:
+def _feedback(trial: Trial) -> str:
+    verdict = trial.verdict
+    if verdict is None:
+        return f"# {trial.status}\n\nIt was not judged: a faster kernel is known.\n"
     lines = [f"# {verdict.status.value} ({verdict.error_class})", "", verdict.message]
     if verdict.line is not None:
         lines.append(f"\nline {verdict.line}: `{verdict.source}`")

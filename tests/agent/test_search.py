@@ -181,6 +181,8 @@ def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache)
 
 def test_a_file_that_breaks_the_contract_is_a_verdict_not_an_exception(task):
     found = search(candidate(task, "AXES = 3\n"), task, CHIP)
-    assert found.trials == ()
+    (whole,) = found.trials  # so that the attempt leaves a trace in the knowledge base
+    assert whole.verdict == found.verdict
+    assert (whole.configuration, whole.verdict.line, standing(whole)) == ({}, 1, "failed")
     assert found.best is None
     assert found.verdict.status is Status.INVALID

@@ -21,6 +21,7 @@ from evaluator.inputs import draw
 from evaluator.kernel import Kernel
 from evaluator.rejection import Rejected
 from evaluator.trace import Request, Traced, trace
+from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.errors import UserError
 from knowledge_base.records import Status, Verdict
@@ -401,8 +402,9 @@ def test_the_proposer_has_all_its_ideas_at_once() -> None:
     task = everyday("layernorm")
     first = Synthesizer().propose(ProposalRequest(task, CHIP))
     assert [c.task for c in first] == [task.identity] * 2
-    verdict = Verdict(status=Status.CORRECT, stage="done")
-    assert Synthesizer().propose(ProposalRequest(task, CHIP, (verdict,))) == []
+    tried = begin(first[0], task, CHIP)
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, known=(tried,))) == first
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, tried=(tried,))) == []
 
 
 @pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])

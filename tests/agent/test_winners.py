@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -176,3 +177,23 @@ def test_a_damaged_manifest_and_an_unwritable_place_are_said(won: Won, tmp_path:
         read(tmp_path)
     with pytest.raises(EnvironmentLacks, match="can't write"):
         put(Path("/proc/nowhere"), won)
+
+
+def test_writers_at_once_lose_nothing(won: Won, tmp_path: Path) -> None:
+    """Sixty winners for as many shapes, by twelve threads; meanwhile others promote what is there."""
+    package = tmp_path / "package"
+    rows = [replace(won, trial=won.trial.fuller(shape={"M": m, "N": 32})) for m in range(60)]
+
+    def promote(_: int) -> None:
+        if (tmp_path / "run" / "layernorm").is_dir():
+            merge(tmp_path / "run" / "layernorm", package / "layernorm")
+
+    with ThreadPoolExecutor(max_workers=12) as pool:
+        written = [pool.submit(put, tmp_path / "run", row) for row in rows]
+        promoted = [pool.submit(promote, i) for i in range(12)]
+        for future in (*written, *promoted):
+            future.result()
+    promote(0)
+    for folder in (tmp_path / "run" / "layernorm", package / "layernorm"):
+        assert sorted(w["shape"]["M"] for w in read(folder)["winners"]) == list(range(60))
+    assert [p.name for p in tmp_path.joinpath("run").iterdir()] == ["layernorm"]  # the lock leaves no file

@@ -32,9 +32,9 @@ def synthesize(task: Task, chip: Chip | None = None) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Synthesizer:
-    """The proposer ``synthesizer``: it has all its ideas at once, and none after feedback."""
+    """The proposer ``synthesizer``: it has all its ideas at once, and none after they were tried."""
 
     name: str = "synthesizer"
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
-        return [] if request.feedback else synthesize(request.task, request.chip)
+        return [] if request.tried else synthesize(request.task, request.chip)

@@ -1,0 +1,223 @@
+"""The loop, in this process: what it compares by, what it tells a proposer, what it goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import run as loop
+from agent.cli import invoke
+from agent.progress import Lines
+from agent.proposers.base import ProposalRequest
+from agent.proposers.choose import Choice
+from agent.run import RunOptions, run
+from agent.rundir import RunFolder
+from agent.summary import RunSummary
+from evaluator.timer import MODEL, Known, Timer
+from evaluator.version import evaluator_version
+from knowledge_base import browse
+from knowledge_base.chips import CHIPS
+from knowledge_base.records import Candidate, Measurement, Trial
+from knowledge_base.snf import parse
+from knowledge_base.store import RunRecord, Store
+
+SNF = """\
+R, C = 70, 96
+x: bf16[R, C]
+y = Softmax(ReLU(x))
+"""
+CHIP = CHIPS["h200"]
+
+
+def go(name: str, folder: Path, timer: Timer = MODEL, text: str = SNF, rounds: int = 2) -> RunSummary:
+    options = RunOptions("target", seed=1, jobs=1, rounds=rounds)
+    record = RunRecord(name, "target", "h200", "cpu", "synthesizer", "running")
+    with Store.open(str(folder / "kb.db")) as store:
+        store.start_run(record)
+        choice, where = Choice("synthesizer", "asked for"), RunFolder(name, folder)
+        try:
+            return run(name, options, parse(text, "target"), CHIP, choice, store, where, Lines(), timer)
+        finally:
+            where.close()
+
+
+def measured(us: float) -> Measurement:
+    return Measurement(kind="measured", chip="h200", us=us, floor_us=1.0)
+
+
+def composed(name: str, folder: Path) -> str:
+    """The kind of time that the base shows for the target as this run composed it."""
+    with Store.open(str(folder / "kb.db")) as store:
+        (row,) = (row for row in browse.attempts(store.database, run=name) if row["move"] == "compose")
+    return str(row["kind"])
+
+
+def known(folder: Path, summary: RunSummary) -> list[Trial]:
+    """The task's trials that the base holds with a time."""
+    (task,) = summary.tasks
+    with Store.open(str(folder / "kb.db")) as store:
+        candidates = {row["candidate"] for row in browse.attempts(store.database, limit=1000)}
+        of = [store.of_candidate(task.identity, c, "h200", task.sizes, evaluator_version()) for c in sorted(candidates)]
+    return [trial for trials in of for trial in trials if trial.time is not None]
+
+
+def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = go("first", tmp_path, MODEL)
+    assert (first.status, first.tasks[0].kind) == ("done", "modelled")
+    assert composed("first", tmp_path) == "modelled"
+    trials = known(tmp_path, first)
+    assert len(trials) > 2
+    # A table that calls the run's own pick slow, and another of its configurations fast.
+    picked = {(t.candidate.digest, str(t.configuration)): t for t in trials}
+    winner = picked[first.tasks[0].kernel, str(dict(first.tasks[0].configuration))]
+    numbers = itertools.count(100)
+    rows = [t.fuller(measurements=(measured(900.0 if t is winner else next(numbers)),)) for t in trials]
+    second = go("second", tmp_path, Known(rows))  # the same base: what the model timed is timed again
+    (task,) = second.tasks
+    assert (second.status, task.kind, second.total_us) == ("done", "measured", task.us)
+    assert (task.kernel, dict(task.configuration)) != (winner.candidate.digest, winner.configuration)
+    assert task.us is not None
+    assert task.us < 900
+    assert composed("second", tmp_path) == "measured"
+    third = go("third", tmp_path, MODEL)  # measured times lie in the base now: none gets into this run's table
+    assert {t.kind for t in third.tasks} == {"modelled"}
+    assert third.total_us is not None
+    assert first.total_us is not None
+    assert third.total_us <= first.total_us
+
+
+# ---------------------------------------------------------------------------------------------------- proposers
+
+ADD = """\
+M, N = 256, 512
+a: bf16[M, N]
+b: bf16[M, N]
+y = a + b
+"""
+KERNEL = """
+import cuda.tile as ct
+AXES = {{"TN": [{tiles}]}}
+@ct.kernel
+def kernel(a, b, y, TN: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    x = ct.load(a, index=(i, j), shape=({rows}, TN)).astype(ct.float32)
+    x = x {op} ct.load(b, index=(i, j), shape=({rows}, TN)).astype(ct.float32)
+    ct.store(y, index=(i, j), tile=x.astype(y.dtype))
+def launch(stream, a, b, y, *, TN={first}):
+    ct.launch(stream, (ct.cdiv(y.shape[0], {rows}), ct.cdiv(y.shape[1], TN)), kernel, (a, b, y, TN))
+"""
+
+
+def kernel(rows: int, *tiles: int, op: str = "+") -> str:
+    return KERNEL.format(rows=rows, tiles=", ".join(map(str, tiles)), first=tiles[0], op=op)
+
+
+@dataclass
+class Scripted:
+    """A proposer with an answer sheet for each round; it keeps what it was asked."""
+
+    sheets: list[list[str]]
+    name: str = "scripted"
+    asked: list[ProposalRequest] = field(default_factory=list)
+
+    def propose(self, request: ProposalRequest) -> list[Candidate]:
+        self.asked.append(request)
+        sheet = self.sheets[len(self.asked) - 1] if len(self.asked) <= len(self.sheets) else []
+        return [Candidate(source=source, task=request.task.identity, proposer=self.name) for source in sheet]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
+    def made(*sheets: list[str]) -> Scripted:
+        proposer = Scripted(list(sheets))
+        monkeypatch.setattr(loop, "make_proposer", lambda *_: proposer)
+        return proposer
+
+    return made
+
+
+def stored(folder: Path, source: str) -> list[dict[str, Any]]:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    with Store.open(str(folder / "kb.db")) as store:
+        return [row for row in browse.attempts(store.database, limit=1000) if row["candidate"] == digest]
+
+
+def test_a_proposer_hears_of_every_answer_and_is_asked_again_after_a_correct_one(
+    tmp_path: Path, scripted: Callable[..., Scripted]
+) -> None:
+    broken, unreadable, wrong = "def launch(:\n", "AXES = {}\nimport os\n", kernel(2, 512, op="-")
+    slow, fast, slower = kernel(1, 16), kernel(4, 128, 64), kernel(1, 32)
+    proposer = scripted([broken, unreadable, wrong, slow], [fast, slow], [slower])
+    summary = go("first", tmp_path, text=ADD, rounds=9)
+    (task,) = summary.tasks
+    assert (summary.status, task.status) == ("done", "correct")
+    assert task.kernel == hashlib.sha256(fast.encode()).hexdigest()  # a later answer took the place of a right one
+    assert [r["status"] for r in task.rejected] == ["invalid", "invalid", "wrong"]
+    assert len(proposer.asked) == 4  # until it had nothing more, of nine rounds
+
+    first, second, third, last = (request.tried for request in proposer.asked)
+    assert first == ()
+    assert {t.candidate.source: t.status for t in second} == {
+        broken: "invalid", unreadable: "invalid", wrong: "wrong", slow: "correct",
+    }  # fmt: skip
+    by = {trial.candidate.source: trial for trial in last}
+    assert by[broken].verdict is not None
+    assert by[broken].verdict.hint
+    assert by[wrong].verdict is not None
+    assert by[wrong].verdict.message
+    assert by[wrong].time is not None  # it was timed before it was judged
+    assert by[slow].time is not None
+    assert by[fast].time is not None
+    assert by[fast].time < by[slow].time
+    assert (by[slower].status, by[slower].time is not None) == ("compiled", True)  # no faster: not judged
+    assert third == last[: len(third)]
+    for source in (broken, unreadable, wrong, slow, fast, slower):
+        assert stored(tmp_path, source), source  # each answer is a trial in the base
+
+
+def test_the_next_run_is_told_what_is_known_and_tries_no_less(
+    tmp_path: Path, scripted: Callable[..., Scripted]
+) -> None:
+    good = kernel(4, 512, 256)
+    scripted([good])
+    first = go("first", tmp_path, text=ADD)
+    proposer = scripted([])
+    second = go("second", tmp_path, text=ADD)
+    request, again = proposer.asked
+    assert ([t.candidate.source for t in request.known], request.tried) == ([good], ())
+    assert [t.correct for t in request.known] == [True]
+    assert [(t.candidate.source, t.general) for t in again.tried] == [(good, True)]
+    assert second.tasks[0].kernel == first.tasks[0].kernel
+    assert second.tasks[0].reused
+
+
+def test_a_run_starts_from_a_file_that_was_checked(
+    tmp_path: Path,
+    scripted: Callable[..., Scripted],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """``agent check`` gives a correct file its time; a run searches the file's other configurations as well."""
+    monkeypatch.chdir(tmp_path)
+    good = kernel(1, 16, 64)
+    Path("good.py").write_text(good)
+    shape = ["--task", "add", "--shape", "M=256,N=512", "--gpu", "h200", "--db", "kb.db"]
+    assert invoke(["check", "good.py", *shape, "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["time"]["kind"] == "modelled"
+    assert document["time"]["us"] > document["time"]["floor_us"] > 0
+    (row,) = stored(tmp_path, good)
+    assert (row["kind"], row["us"]) == ("modelled", document["time"]["us"])
+    scripted([kernel(1, 16)])
+    (task,) = go("first", tmp_path, text=ADD).tasks
+    assert task.kernel == hashlib.sha256(good.encode()).hexdigest()
+    assert task.configuration == {"TN": 64}
+    assert task.us is not None
+    assert task.us < document["time"]["us"]
