@@ -18,14 +18,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernels_generated.runtime.plan import MAX_GRID
+
 from .kernel import Kernel
 from .tileir import Program, RunReport
 from .tileir.execute import launch_words
 from .tileir.memory import Memory
 from .tileir.sanitizer import Sanitizer
 from .tileir.signature import Binding, bind, check_version, export
-
-MAX_GRID = 2**24 - 1  # per axis, Tile IR's limit
 
 
 class EmulationError(RuntimeError):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from evaluator.tileir import Program
+    from evaluator.tileir.promises import PassedArray
 
 MAX_WORKSPACE_BYTES = 2**30  # all workspaces of a plan together, at the judge's small sizes
 MAX_BLOCKS = 2**20  # of one launch at the judge's sizes: they need thousands, and a million takes minutes
@@ -90,7 +91,7 @@ def execute(
         if isinstance(step, Fill):
             _fill(memory[step.argument], step.value)
             continue
-        _check_launch(step, bound, memory, sizes, index)
+        _check_launch(step, bound, sizes, index)
         findings += _launch(programs[step.kernel], step, memory, poison, watcher, deadline, index)
         index += 1
     return tuple(findings)
@@ -203,20 +204,20 @@ def _fill(tensor: torch.Tensor, value: float | int) -> None:
 # ---------------------------------------------------------------------------------------------------- aliasing
 
 
-def _check_launch(
-    launch: BoundLaunch, bound: BoundPlan, memory: Mapping[str, torch.Tensor], sizes: Mapping[str, int], index: int
-) -> None:
+def _check_launch(launch: BoundLaunch, bound: BoundPlan, sizes: Mapping[str, int], index: int) -> None:
     """At most MAX_BLOCKS blocks.  Two array arguments may share elements only where neither can be written."""
+    from evaluator.tileir.promises import shared_byte
+
     if math.prod(launch.grid) > MAX_BLOCKS:
         message = f"launch {index}: {math.prod(launch.grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
         raise reject(Status.TIMEOUT, "too-many-blocks", message)
     read_only = {buffer.name for buffer in bound.buffers if buffer.role in ("input", "weight")}
-    arrays = [(position, a) for position, a in enumerate(launch.arguments) if isinstance(a, Array)]
-    for i, (first, a) in enumerate(arrays):
-        for second, b in arrays[i + 1 :]:
+    arrays = [(i, a) for i, a in enumerate(launch.arguments) if isinstance(a, Array) and a.nbytes]
+    for number, (first, a) in enumerate(arrays):
+        for second, b in arrays[number + 1 :]:
             if a.buffer != b.buffer or a.buffer in read_only:
                 continue
-            shared = _shared_byte(a, b, memory[a.buffer])
+            shared = shared_byte(_passed(a), _passed(b))
             if shared is None:
                 continue
             message = (
@@ -228,19 +229,9 @@ def _check_launch(
             raise reject(Status.UNSAFE, "aliasing", message, findings=(finding,))
 
 
-def _shared_byte(a: Array, b: Array, buffer: torch.Tensor) -> int | None:
-    """The first byte that elements of both arrays occupy; None if they are disjoint (interleaved views are)."""
-    import torch
+def _passed(array: Array) -> PassedArray:
+    """The array, addressed from the start of its buffer."""
+    from evaluator.tileir.promises import PassedArray
 
-    if not a.nbytes or not b.nbytes:
-        return None
-    marks = []
-    for array in (a, b):
-        size = array.itemsize
-        touched = torch.zeros(buffer.numel() * buffer.element_size(), dtype=torch.bool)
-        strides = [s * size for s in array.strides]
-        shape = [1 if s == 0 else n for n, s in zip(array.shape, array.strides, strict=True)]  # once is enough
-        touched.as_strided((*shape, size), (*strides, 1), array.offset * size).fill_(True)
-        marks.append(touched)
-    both = marks[0] & marks[1]
-    return int(torch.nonzero(both)[0]) if bool(both.any()) else None
+    start = array.offset * array.itemsize
+    return PassedArray(array.buffer, None, start, array.shape, array.strides, array.itemsize)

@@ -57,7 +57,7 @@ def check_arguments(
     _check_assumptions(sanitizer, program, words, idle)
     for i, one in enumerate(arrays):
         for other in arrays[i + 1 :]:
-            if (_written(program, one) or _written(program, other)) and _share(one, other):
+            if (_written(program, one) or _written(program, other)) and shared_byte(one, other) is not None:
                 message = f"array arguments {one.name} and {other.name} overlap, and the kernel writes one of them"
                 sanitizer.add("overlap", message, allocation=sanitizer.memory.owner(one.address))
 
@@ -95,17 +95,19 @@ def _written(program: Program, array: PassedArray) -> bool:
     return program.writes is None or array.position in program.writes
 
 
-def _share(one: PassedArray, other: PassedArray) -> bool:
-    """Whether two arrays have a byte in common; interleaved views (q, k, v of one buffer) have none."""
+def shared_byte(one: PassedArray, other: PassedArray) -> int | None:
+    """The first address that elements of both occupy; neither is empty.
+
+    None where there is none: interleaved views (q, k, v of one buffer) have none.
+    """
     start, end = min(one.address, other.address), max(one.end, other.end)
     if one.address >= other.end or other.address >= one.end:
-        return False
-    marks = torch.zeros(end - start, dtype=torch.bool)
-
-    def view(a: PassedArray) -> torch.Tensor:
+        return None
+    touched: list[torch.Tensor] = []
+    for a in (one, other):
         strides = (*(s * a.itemsize for s in a.strides), 1)
         shape = (1 if s == 0 else n for n, s in zip(a.shape, a.strides, strict=True))  # once is enough
-        return torch.as_strided(marks, (*shape, a.itemsize), strides, a.address - start)
-
-    view(one).fill_(True)
-    return bool(view(other).any())
+        touched.append(torch.zeros(end - start, dtype=torch.bool))
+        torch.as_strided(touched[-1], (*shape, a.itemsize), strides, a.address - start).fill_(True)
+    both = touched[0] & touched[1]
+    return start + int(torch.nonzero(both)[0]) if bool(both.any()) else None

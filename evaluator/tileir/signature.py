@@ -1,32 +1,26 @@
 """Launch arguments to a kernel's signature and parameter words, as cuTile's own launcher derives them.
 
 The one module that touches private names of the ``cuda.tile`` package (the parameter annotations of a kernel object);
-:func:`check_version` refuses versions it was not written for.  The rules are those of cuda-tile 1.7.0's launcher:
-what is assumed of an array follows from its sizes, strides and address.
+:func:`check_version` refuses versions it was not written for.  What is assumed of an array follows from its sizes,
+strides and address by :mod:`evaluator.launch_rules`.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evaluator.launch_rules import ALIGNMENT_BYTES, INT32_MAX, ArrayFacts, array_facts, common
+
 from .memory import Memory
 from .promises import PassedArray
 
 SUPPORTED_VERSION = "1.7"  # of cuda-tile: the private names below and the launcher's rules
-INT32_MAX = 2**31 - 1
-# Rules of the launcher: addresses and strides are looked at modulo 16 bytes, sizes modulo 16 elements, and only arrays
-# of up to five dimensions are specialised.
-ALIGNMENT_BYTES = 16
-SIZE_DIVISOR = 16
-MAX_SPECIALISED_RANK = 5
 
 
 class LaunchError(TypeError):
@@ -114,10 +108,10 @@ def _constraint(name: str, node: Any, value: Any, binding: Binding, memory: Memo
     if getattr(node, "constant", False):
         return ConstantConstraint(value)
     if isinstance(value, Tensor):
-        facts = _facts(value, getattr(node, "array", None), name)
+        passed = _passed(value, getattr(node, "array", None), name)
         binding.pass_array(name, len(binding.words), value, memory)
-        binding.words += [memory.address(value, name), *facts.shape, *facts.strides]
-        return _array_constraint(facts)
+        binding.words += [memory.address(value, name), *passed.shape, *passed.strides]
+        return _array_constraint(passed)
     if isinstance(value, list):
         return ListConstraint(
             _list_element(name, node, value, binding, memory), alias_groups=(), elements_may_alias=True
@@ -155,19 +149,14 @@ def _scalar(name: str, node: Any, value: bool | int | float, binding: Binding) -
 
 
 @dataclass(frozen=True)
-class ArrayFacts:
-    """What a signature may assume of an array; tuples have an entry a dimension."""
+class _Passed:
+    """An array as it is passed, and what its kernel may assume of it."""
 
     dtype: Any
     index_dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    stride_constant: tuple[int | None, ...]
-    shape_constant: tuple[int | None, ...]
-    stride_divisible_by: tuple[int, ...]
-    shape_divisible_by: tuple[int, ...]
-    base_addr_divisible_by: int
-    may_alias_internally: bool
+    facts: ArrayFacts
 
 
 def _extent(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -184,7 +173,7 @@ def _extent(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     )
 
 
-def _facts(tensor: Tensor, annotation: Any, name: str) -> ArrayFacts:
+def _passed(tensor: Tensor, annotation: Any, name: str) -> _Passed:
     import cuda.tile as ct
 
     if tensor.device.type != "cpu":
@@ -194,57 +183,20 @@ def _facts(tensor: Tensor, annotation: Any, name: str) -> ArrayFacts:
     index_dtype = ct.int32 if annotation is None else annotation.index_dtype
     if index_dtype != ct.int64 and any(n > INT32_MAX for n in shape + strides):
         raise OverflowError(f"{name}: a size or stride of {max(shape + strides)} is too big for a 32-bit index")
-    rank = len(shape)
-    special = rank <= MAX_SPECIALISED_RANK
-    static_shape = _axes(getattr(annotation, "static_shape_dims", None), rank)
-    static_strides = _axes(getattr(annotation, "static_stride_dims", None), rank)
-    bits = dtype.bitwidth
-    return ArrayFacts(
-        dtype, index_dtype, shape, strides,
-        stride_constant=tuple(
-            (s if k in static_strides else None) if static_strides is not None
-            else (1 if special and s == 1 else None) for k, s in enumerate(strides)
-        ),
-        shape_constant=tuple(
-            n if (static_shape is not None and k in static_shape) or (special and n == 1) else None
-            for k, n in enumerate(shape)
-        ),
-        stride_divisible_by=tuple(
-            8 * ALIGNMENT_BYTES // bits if special and s * bits % (8 * ALIGNMENT_BYTES) == 0 else 1 for s in strides
-        ),
-        shape_divisible_by=tuple(SIZE_DIVISOR if special and n % SIZE_DIVISOR == 0 else 1 for n in shape),
-        base_addr_divisible_by=ALIGNMENT_BYTES if tensor.data_ptr() % ALIGNMENT_BYTES == 0 else 1,
-        may_alias_internally=not _disjoint(shape, strides),
-    )  # fmt: skip
+    static = ((), ()) if annotation is None else (annotation.static_shape_dims, annotation.static_stride_dims)
+    try:
+        facts = array_facts(shape, strides, dtype.bitwidth, (ALIGNMENT_BYTES, tensor.data_ptr()), static)
+    except TypeError as error:
+        raise LaunchError(f"{name}: {error}") from None
+    return _Passed(dtype, index_dtype, shape, strides, facts)
 
 
-def _axes(axes: Sequence[int] | None, rank: int) -> frozenset[int] | None:
-    return None if axes is None else frozenset(a % rank if rank else a for a in axes)
-
-
-def _disjoint(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether different indices surely name different elements."""
-    pairs = sorted(zip(strides, shape, strict=True))
-    if not pairs:
-        return True
-    ordered = all(b[0] > 0 and b[0] >= a[0] * a[1] for a, b in itertools.pairwise(pairs))
-    return pairs[0][0] > 0 and ordered
-
-
-def _array_constraint(facts: ArrayFacts) -> Any:
+def _array_constraint(passed: _Passed) -> Any:
     from cuda.tile.compilation import ArrayConstraint
 
-    def divisors(constants: Sequence[int | None], factors: Sequence[int]) -> tuple[int, ...]:
-        # A constant that its divisor does not divide is refused; with a constant the divisor says nothing more.
-        return tuple(1 if c is not None else f for c, f in zip(constants, factors, strict=True))
-
     return ArrayConstraint(
-        facts.dtype, len(facts.shape), index_dtype=facts.index_dtype, stride_lower_bound_incl=0, alias_groups=(),
-        may_alias_internally=facts.may_alias_internally, stride_constant=facts.stride_constant,
-        shape_constant=facts.shape_constant,
-        stride_divisible_by=divisors(facts.stride_constant, facts.stride_divisible_by),
-        shape_divisible_by=divisors(facts.shape_constant, facts.shape_divisible_by),
-        base_addr_divisible_by=facts.base_addr_divisible_by,
+        passed.dtype, len(passed.shape), index_dtype=passed.index_dtype, stride_lower_bound_incl=0, alias_groups=(),
+        **asdict(passed.facts),
     )  # fmt: skip
 
 
@@ -253,35 +205,19 @@ def _list_element(name: str, node: Any, items: list[Any], binding: Binding, memo
     if not items or not all(isinstance(t, Tensor) for t in items):
         raise LaunchError(f"{name}: a list argument must hold tensors, at least one")
     annotation = getattr(getattr(node, "list", None), "element", None)
-    facts = [_facts(t, annotation, f"{name}[{i}]") for i, t in enumerate(items)]
-    first = facts[0]
-    if any(f.dtype != first.dtype or len(f.shape) != len(first.shape) for f in facts):
+    arrays = [_passed(t, annotation, f"{name}[{i}]") for i, t in enumerate(items)]
+    first = arrays[0]
+    if any(a.dtype != first.dtype or len(a.shape) != len(first.shape) for a in arrays):
         raise LaunchError(f"{name}: the tensors of a list must have one dtype and one number of dimensions")
     table = torch.tensor(
-        [[memory.address(t, name), *f.shape, *f.strides] for t, f in zip(items, facts, strict=True)],
+        [[memory.address(t, name), *a.shape, *a.strides] for t, a in zip(items, arrays, strict=True)],
         dtype=torch.int64,
     )  # fmt: skip
     for i, t in enumerate(items):
         binding.pass_array(f"{name}[{i}]", None, t, memory)
     binding.keep.append(table)
     binding.words += [memory.address(table, f"{name} (table)"), len(items)]
-
-    def common(key: str) -> tuple[Any, ...]:
-        return tuple(
-            column[0] if all(c == column[0] for c in column) else None
-            for column in zip(*(getattr(f, key) for f in facts), strict=True)
-        )
-
-    def factors(key: str) -> tuple[int, ...]:
-        return tuple(math.gcd(*column) for column in zip(*(getattr(f, key) for f in facts), strict=True))
-
-    return _array_constraint(
-        ArrayFacts(
-            first.dtype, first.index_dtype, first.shape, first.strides, common("stride_constant"),
-            common("shape_constant"), factors("stride_divisible_by"), factors("shape_divisible_by"),
-            math.gcd(*(f.base_addr_divisible_by for f in facts)), any(f.may_alias_internally for f in facts),
-        )
-    )  # fmt: skip
+    return _array_constraint(replace(first, facts=common([a.facts for a in arrays])))
 
 
 def export(kernel: Any, parameters: Sequence[Any], gpu_code: str | None = "sm_100") -> bytes:

@@ -23,14 +23,14 @@ from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError
 from . import contract
 from .compare import same_launches
 from .refusal import FAILURES
-from .result import ArrayFacts, KernelInfo, Request, Traced, read_kernel_info
+from .result import KernelInfo, Request, Traced, read_kernel_info
 
 if TYPE_CHECKING:
     from knowledge_base.records import Verdict
     from knowledge_base.snf.graph import Tensor
     from knowledge_base.snf.task import Task
 
-__all__ = ["ArrayFacts", "KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
+__all__ = ["KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
 
 POLICIES = ("general", "sample", "concrete")
 MAX_BYTECODE = 4 * MIB  # honest ones have a few KiB

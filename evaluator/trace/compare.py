@@ -6,14 +6,14 @@ witness.  Also checked: that the assumptions compiled into the plan's bytecode h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernels_generated.runtime.bind import Array, BoundLaunch, BoundPlan, Scalar, bind
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.plan import Fill
 
-from .result import ArrayFacts, KernelInfo, Traced
+from .result import KernelInfo, Traced
 
 
 def same_launches(traced: Traced, sizes: Mapping[str, int], concrete: Traced) -> str | None:
@@ -65,8 +65,8 @@ def _launch_differs(info: KernelInfo, step: BoundLaunch, fresh_info: KernelInfo,
         if mine != theirs:
             return f"parameter {number} is {mine} in the plan, {theirs} afresh"
         if isinstance(p, Array):
-            broken = _broken_assumption(p, next(facts))
-            if broken is not None:
+            broken = next(facts).broken(p.shape, p.strides, p.offset * p.itemsize)
+            if broken:
                 return f"parameter {number}: compiled for {broken}"
     return None
 
@@ -81,31 +81,3 @@ def _parameter(argument: Array | Scalar) -> tuple[Any, ...]:
         strides = [s if n != 1 else None for n, s in zip(argument.shape, argument.strides, strict=True)]
         return argument.buffer, argument.dtype, argument.offset, list(argument.shape), strides, argument.index
     return argument.dtype, repr(argument.value)  # so that NaN equals NaN, and -0.0 is not 0.0
-
-
-def _broken_assumption(array: Array, facts: ArrayFacts) -> str | None:
-    """What the bytecode takes for granted about the array and is not so; None if all holds."""
-    for what, numbers, constants, divisors in (
-        ("shape", array.shape, facts.shape_constant, facts.shape_divisible_by),
-        ("stride", array.strides, facts.stride_constant, facts.stride_divisible_by),
-    ):
-        for axis, (number, constant, divisor) in enumerate(zip(numbers, constants, divisors, strict=True)):
-            if constant is not None and number != constant:
-                return f"{what}[{axis}] == {constant}, it is {number}"
-            if number % divisor:
-                return f"{what}[{axis}] % {divisor} == 0, it is {number}"
-    start = array.offset * array.itemsize
-    if start % facts.base_addr_divisible_by:
-        return f"an address divisible by {facts.base_addr_divisible_by}, it starts at byte {start}"
-    if not facts.may_alias_internally and _overlaps(array.shape, array.strides):
-        return "elements that do not overlap"
-    return None
-
-
-def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    reach = 1
-    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
-        if stride < reach:
-            return True
-        reach = stride * size
-    return False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.launch_rules import ArrayFacts
 from kernels_generated.runtime.plan import Launchable
 
 
@@ -20,23 +21,6 @@ class Request:
     sizes: Mapping[str, int]
     axes: Mapping[str, Any] = field(default_factory=dict)
     policy: str = "general"
-
-
-@dataclass(frozen=True)
-class ArrayFacts:
-    """What a bytecode takes for granted about one array parameter: the fields of cuTile's ArrayConstraint, per axis."""
-
-    name: str
-    shape_constant: tuple[int | None, ...]
-    stride_constant: tuple[int | None, ...]
-    shape_divisible_by: tuple[int, ...]
-    stride_divisible_by: tuple[int, ...]
-    base_addr_divisible_by: int
-    may_alias_internally: bool
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape_constant)
 
 
 @dataclass(frozen=True)
@@ -83,7 +67,6 @@ def read_kernel_info(data: Any) -> KernelInfo:
 
 def _array_facts(data: Any) -> ArrayFacts:
     facts = ArrayFacts(
-        name=str(data["name"])[:64],
         shape_constant=tuple(None if n is None else _int(n) for n in data["shape_constant"]),
         stride_constant=tuple(None if n is None else _int(n) for n in data["stride_constant"]),
         shape_divisible_by=tuple(_int(n, 1) for n in data["shape_divisible_by"]),

@@ -1,13 +1,13 @@
 """From a launch's arguments to the kernel's signature, the plan's parameters and what the signature assumes.
 
-The rules are those of ``ct.launch`` (which stride or size becomes a constant, which divisibility is inferred), with one
-change: a fact about a symbolic size is assumed only if it follows from the guards (policy *general*), or if the sample
-has it and a guard says so (policy *sample*).  On plain integers every fact is decided, and the two are equal.
+The rules are those of ``ct.launch`` (:mod:`evaluator.launch_rules`), with one change: a fact about a symbolic size is
+assumed only if it follows from the guards (policy *general*), or if the sample has it and a guard says so (policy
+*sample*).  On plain integers every fact is decided, and the two are equal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cuda.tile import bool_, float32, int32, int64
@@ -21,15 +21,11 @@ from cuda.tile.compilation import (
     TupleConstraint,
 )
 
+from evaluator.launch_rules import ALIGNMENT_BYTES, INT32_MAX, array_facts
+
 from .fake_torch import Dtype, Tensor
 from .refusal import Refusal
-from .symbolic import Context, Number, Ratio, Size, int_like, value_of
-
-INT32_MAX = 2**31 - 1
-MAX_INFERRED_RANK = 5  # ct.launch infers nothing of arrays with more axes
-VECTOR_BITS = 128  # a stride that is a multiple of 16 bytes lets the compiler use the widest accesses
-SIZE_DIVISOR = 16  # elements
-BASE_DIVISOR = 16  # bytes
+from .symbolic import Context, Ratio, Size, int_like, value_of
 
 
 @dataclass
@@ -123,10 +119,17 @@ def _scalar(context: Context, name: str, value: Any, node: Any, out: Described) 
     raise TypeError(f"argument {name}: a kernel cannot take {type(value).__name__} values")
 
 
+class _Guarded:
+    """Of symbols a fact is what the guards say; with policy *sample*, also what the sample has and a guard can say."""
+
+    def __init__(self, context: Context, sample: bool) -> None:
+        self.known, self.assume, self.pin = context.known, context.assume, context.pin
+        self.divides = context.assume_multiple if sample else context.divides
+        self.value = value_of
+
+
 def _array(context: Context, sample: bool, name: str, x: Tensor, node: Any, out: Described) -> ArrayConstraint:
     wide = node.array is not None and node.array.index_dtype is int64
-    static_shape = _static(name, x, node.array.static_shape_dims if node.array else ())
-    static_strides = _static(name, x, node.array.static_stride_dims if node.array else ())
     if not wide:
         for what, number in (*(("size", s) for s in x.shape), *(("stride", s) for s in x._strides)):
             if not context.assume("<=", number, INT32_MAX):
@@ -134,60 +137,19 @@ def _array(context: Context, sample: bool, name: str, x: Tensor, node: Any, out:
                     "index-overflow",
                     f"argument {name}: a {what} of {value_of(number)} does not fit i32; annotate ct.IndexedWithInt64",
                 )
-    infer = x.ndim <= MAX_INFERRED_RANK
-
-    def one(number: Number) -> int | None:
-        return 1 if infer and context.known("==", number, 1) else None
-
-    def multiple(divisor: int, number: Number, constant: int | None) -> int:
-        if constant is not None or not infer:
-            return 1
-        fact = context.assume_multiple(divisor, number) if sample else context.divides(divisor, number)
-        return divisor if fact else 1
-
-    shape_constant = [context.pin(s) if i in static_shape else one(s) for i, s in enumerate(x.shape)]
-    stride_constant = [
-        context.pin(s) if i in static_strides else None if static_strides else one(s) for i, s in enumerate(x._strides)
-    ]
-    vector = max(1, VECTOR_BITS // (8 * x.itemsize))
-    sizes = [multiple(SIZE_DIVISOR, s, c) for s, c in zip(x.shape, shape_constant, strict=True)]
-    strides = [multiple(vector, s, c) for s, c in zip(x._strides, stride_constant, strict=True)]
-    elements = max(1, BASE_DIVISOR // x.itemsize)
-    aligned = context.assume_multiple(elements, x._offset) if sample else context.divides(elements, x._offset)
-    facts = {
-        "shape_constant": shape_constant,
-        "stride_constant": stride_constant,
-        "shape_divisible_by": sizes,
-        "stride_divisible_by": strides,
-        "base_addr_divisible_by": BASE_DIVISOR if aligned else 1,
-        "may_alias_internally": not _disjoint(context, x),
-    }
+    start = max(1, ALIGNMENT_BYTES // x.itemsize), x._offset
+    static = (node.array.static_shape_dims, node.array.static_stride_dims) if node.array else ((), ())
+    try:
+        facts = array_facts(x.shape, x._strides, 8 * x.itemsize, start, static, _Guarded(context, sample))
+    except TypeError as error:
+        raise TypeError(f"argument {name}: {error}") from None
     out.parameters.append(("array", x, "i64" if wide else "i32"))
-    out.arrays.append({"name": name, **facts})
+    out.arrays.append(asdict(facts))
     return ArrayConstraint(
         foreign_dtype_object_to_native(x.dtype),
         x.ndim,
         index_dtype=int64 if wide else int32,
         stride_lower_bound_incl=0,
         alias_groups=(),
-        **facts,
+        **asdict(facts),
     )
-
-
-def _static(name: str, x: Tensor, dims: tuple[int, ...]) -> set[int]:
-    for dim in dims:
-        if not -x.ndim <= dim < x.ndim:
-            raise TypeError(f"argument {name}: its annotation fixes axis {dim}, the array has {x.ndim}")
-    return {dim % x.ndim for dim in dims}
-
-
-def _disjoint(context: Context, x: Tensor) -> bool:
-    """Whether no two elements share memory, by ct.launch's rule: each stride reaches past the axes below it."""
-    axes = sorted(range(x.ndim), key=lambda i: (value_of(x._strides[i]), value_of(x.shape[i]), -i))
-    reach: Number = 1
-    for place, axis in enumerate(axes):
-        stride = x._strides[axis]
-        if not context.assume(">", stride, 0) or (place and not context.assume(">=", stride, reach)):
-            return False
-        reach = stride * x.shape[axis]
-    return True

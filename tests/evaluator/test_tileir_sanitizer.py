@@ -13,7 +13,7 @@ from evaluator.kernel import Kernel
 from evaluator.tileir import Array, Sanitizer, Scalar, run
 from evaluator.tileir.clocks import Clocks
 from evaluator.tileir.memory import Memory
-from evaluator.tileir.promises import PassedArray, _share
+from evaluator.tileir.promises import PassedArray, shared_byte
 from evaluator.tileir.signature import bind, export
 
 BATCHES = [None, 1, 3]
@@ -425,7 +425,7 @@ def test_sharing_memory_is_decided_element_by_element(data):
         return {p + k for p in places for k in range(a.itemsize)}
 
     one, other = array(), array()
-    assert _share(one, other) == bool(touched(one) & touched(other))
+    assert shared_byte(one, other) == min(touched(one) & touched(other), default=None)
 
 
 # ------------------------------------------------------------------------------------------------ several launches
