@@ -96,27 +96,11 @@ def check(
     verdict, time = trial.verdict, trial.time
     assert verdict is not None
     noted = note_of(task, [trial], db, plans.artifacts(trial))
-    document = {
-        "task": task.name,
-        "identity": task.identity,
-        "shape": task.sizes,
-        "chip": chip.name,
-        "candidate": candidate.digest,
-        "configuration": dict(axes) or "default",
-        "verdict": verdict.model_dump() | {"evidence": [e.model_dump() for e in trial.evidence]},
-        "correct": verdict.correct,
-        "judged": list(trial.judged),
-        "infeasible": list(trial.infeasible),
-        "plans": [[str(g) for g in one.plan.guards] for one in plans.of(trial)],
-        "time": None if time is None else time.model_dump(),
-        "seed": trial.seed,
-        "seconds": round(trial.seconds, 3),
-        "recorded": noted == "",
-    }
+    document = {"task": task.name, **trial.document(plans.of(trial)), "recorded": noted == ""}
     if as_json:
         emit(document)
     else:
-        print_verdict(err, verdict, trial.evidence)
+        print_verdict(err, verdict, (*trial.evidence, *trial.evidence_elsewhere))
         judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
         if time is not None:
             err.print(f"{us(time.us, time.kind)} µs ({time.kind}), floor {us(time.floor_us)} µs on {chip.name}")
@@ -237,13 +221,6 @@ def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvid
             f"{e.shared_bytes} B shared{unit}{', TMA' if e.tma else ''}",
             style="dim",
         )
-
-
-def error_ratio(verdict: Verdict) -> float | None:
-    """RMS error over PyTorch's own on normal inputs, the worst output's; None where PyTorch is exact."""
-    figures = verdict.numbers.get("normal", {}).values()
-    ratios = [f["rms_ratio"] for f in figures if isinstance(f["rms_ratio"], int | float)]
-    return max(ratios, default=None)
 
 
 # ---------------------------------------------------------------------------------------------------- parts

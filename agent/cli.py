@@ -254,7 +254,7 @@ def attempts(
     db: Db = None,
     as_json: Json = False,
 ) -> int:
-    """Every evaluation, latest first."""
+    """Every trial, latest first."""
     return _listing("attempts", as_json, db, limit, op=op, gpu=gpu, status=status, run=run)
 
 
@@ -270,7 +270,7 @@ def show(
     db: Db = None,
     as_json: Json = False,
 ) -> int:
-    """Everything about one run, task, kernel, evaluation, rule or fact."""
+    """Everything about one run, task, kernel, trial, rule or fact."""
     from . import kb as command
 
     return command.show(id, db, as_json)

@@ -6,7 +6,6 @@ Its "source" is the list of calls with the kernels that serve them, so the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from knowledge_base.content import canonical, content_key
 from knowledge_base.records import Candidate, Measurement, Trial
@@ -23,8 +22,8 @@ def compose(
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
     time: Measurement,
-) -> dict[str, Any]:
-    """Judges the target at sizes of its own; the verdict's status, message and numbers.
+) -> Trial:
+    """Judges the target at sizes of its own; its trial.
 
     ``winners``: a general one per task identity.  ``time``: of all calls together.
     """
@@ -39,13 +38,7 @@ def compose(
     assert verdict is not None
     context.progress.end(LABEL, verdict.correct, verdict.status.value)
     context.folder.log(f"{LABEL}: {verdict.status.value} {verdict.message}")
-    return {
-        "status": verdict.status.value,
-        "message": verdict.message,
-        "numbers": verdict.numbers,
-        "sizes": list(trial.judged),
-        "seconds": round(trial.seconds, 3),
-    }
+    return trial
 
 
 def _trial(

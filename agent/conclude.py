@@ -11,8 +11,8 @@ from .context import Context
 
 def keep(context: Context, task: Task, trial: Trial) -> str:
     """Writes and records a winner; returns its folder, relative to the run's."""
-    provenance = {"run": context.run, "evaluation": trial.key, "evaluator": trial.evaluator}
-    folder = winners.write(context.folder.path / "winners", task, trial, context.plans.of(trial), provenance)
+    plans = context.plans.of(trial)
+    folder = winners.write(context.folder.path / "winners", task, trial, plans, {"run": context.run})
     place = str(folder.relative_to(context.folder.path))
     context.store.record_winner(context.run, trial, place)
     return place

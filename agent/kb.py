@@ -40,7 +40,7 @@ def _field(name: str) -> Callable[[Row], str]:
     return lambda row: str(row.get(name) or "")
 
 
-def _id(name: str = "id") -> Callable[[Row], str]:
+def _id(name: str) -> Callable[[Row], str]:
     return lambda row: str(row[name])[:8]
 
 
@@ -122,7 +122,7 @@ LISTINGS: dict[str, Listing] = {
     "kernels": Listing(
         ("op", "gpu", "status"),
         (
-            ("id", "left", 8, _id()),
+            ("id", "left", 8, _id("kernel")),
             ("task", "left", 22, _field("task")),
             ("chip", "left", 8, _field("chip")),
             ("µs", "right", 8, _time),
@@ -147,9 +147,9 @@ LISTINGS: dict[str, Listing] = {
     "attempts": Listing(
         ("op", "gpu", "status", "run"),
         (
-            ("id", "left", 8, _id()),
+            ("id", "left", 8, _id("trial")),
             ("task", "left", 18, _field("task")),
-            ("kernel", "left", 8, _id("candidate")),
+            ("kernel", "left", 8, _id("kernel")),
             ("status", "left", 13, _field("status")),
             ("µs", "right", 8, _time),
             ("configuration", "left", None, lambda r: pairs(r["configuration"])),
@@ -160,10 +160,10 @@ LISTINGS: dict[str, Listing] = {
     "tasks": Listing(
         ("op", "gpu"),
         (
-            ("id", "left", 8, _id()),
+            ("id", "left", 8, _id("identity")),
             ("task", "left", 26, _field("task")),
             ("dtype", "left", 5, _field("dtype")),
-            ("tried", "right", 6, lambda r: str(r["evaluations"])),
+            ("tried", "right", 6, lambda r: str(r["trials"])),
             ("correct", "right", 7, lambda r: str(r["correct"])),
             ("best µs", "left", None, _best),
         ),

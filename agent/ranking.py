@@ -11,7 +11,8 @@ from knowledge_base.records import UNSURE, Kind, Measurement, Trial
 def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
     """The trials of one candidate, at one shape on one chip, that have a time of this kind and were not rejected.
 
-    Fastest first, spilling ones last.  A verdict that the machine's load may explain is taken back: judge it again.
+    Fastest first; where times are modelled, spilling ones last, as the model does not know what spills cost.  A verdict
+    that the machine's load may explain is taken back: judge it again.
     """
     found: list[tuple[bool, Measurement, Trial]] = []
     for trial in trials:
@@ -19,7 +20,7 @@ def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
         if trial.verdict is not None and trial.verdict.status in UNSURE:
             trial = trial.fuller(verdict=None)
         if time is not None and (trial.verdict is None or trial.correct):
-            found.append((trial.spills, time, trial))
+            found.append((kind == "modelled" and trial.spills, time, trial))
     return [trial for _, _, trial in sorted(found, key=lambda row: row[:2])]
 
 

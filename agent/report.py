@@ -1,22 +1,28 @@
-"""A run's summary for people: the final table of 80 columns, and report.md in the run's folder."""
+"""A run for people: the final table of 80 columns, and report.md in the run's folder.
+
+Both are made from the run's document (:meth:`.summary.RunSummary.document`): the one just made, or one that is stored,
+by this version or an earlier one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from evaluator.confine import containment
 
 from .console import pairs, table, us
-from .summary import RunSummary, TaskResult
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Document = Mapping[str, Any]
 
 MODELLED = "Times are modelled, not measured: a roofline with waves, occupancy and spills (docs/model.md)."
 MEASURED = "Times are measured; those marked ~ are modelled (docs/model.md)."
 
 
-def final_table(summary: RunSummary, out: Console) -> None:
+def final_table(run: Document, out: Console) -> None:
     """Prints the table and what to do next."""
     from rich.markup import escape
 
@@ -31,42 +37,39 @@ def final_table(summary: RunSummary, out: Console) -> None:
             ("share", "right", 5),
         ]
     )
-    for task in summary.tasks:
-        name = f"{task.calls}× {task.name}" if task.calls > 1 else task.name
-        if task.correct:
-            kernel, error = task.kernel[:7], ratio(task.error)
+    for task in run["tasks"]:
+        name = f"{task['calls']}× {task['name']}" if task["calls"] > 1 else task["name"]
+        if task["correct"]:
+            kernel, error = task["kernel"][:7], ratio(task["error"])
         else:
             kernel, error = "-", "-"  # the status is said in words below
-        times = (us(task.us, task.kind), us(task.floor_us), _percent(task.share))
-        made.add_row(escape(name), kernel, escape(task.fusion), error, *times)
+        times = (us(task["us"], task["kind"]), us(task["floor_us"]), _percent(task["share"]))
+        made.add_row(escape(name), kernel, escape(task["fusion"]), error, *times)
     out.print()
     out.print(made)
-    out.print(_totals(summary), style="dim")
-    for task in summary.tasks:
-        if not task.correct:
-            out.print(f"[red]{task.name}[/red]: {escape(f'{task.status}: {task.message}')}")
-    if summary.composed:
-        said = summary.composed.get("message") or ""
-        good = summary.composed.get("status") == "correct"
-        where = f"{summary.target} composed of these kernels: {summary.composed['status']}" + (
-            f", {said}" if said else ""
-        )
-        out.print(escape(where), style="green" if good else "red")
-    for note in summary.notes:
+    out.print(_totals(run), style="dim")
+    for task in run["tasks"]:
+        if not task["correct"]:
+            why = f"{task['status']}: {task['message']}"
+            out.print(f"[red]{task['name']}[/red]: {escape(why)}")
+    if run["composed"]:
+        status, said = run["composed"]["status"], run["composed"]["message"]
+        where = f"{run['target']} composed of these kernels: {status}" + (f", {said}" if said else "")
+        out.print(escape(where), style="green" if status == "correct" else "red")
+    for note in run["notes"]:
         out.print(escape(note), style="dim")
-    out.print(escape(f"{summary.folder}/report.md   {summary.seconds:.1f} s"))
+    out.print(escape(f"{run['folder']}/report.md   {run['seconds']:.1f} s"))
 
 
-def _totals(summary: RunSummary) -> str:
+def _totals(run: Document) -> str:
     lines = ["error: RMS over PyTorch's own; ~ modelled; µs and floor of one call"]
-    if summary.total_us is not None:
-        kind = next((t.kind for t in summary.tasks if t.kind), "")
-        lines.append(
-            f"target: {us(summary.total_us, kind)} µs, floor {us(summary.total_floor_us)} µs on {summary.chip}"
-        )
-    for name, plan in summary.plans.items():
+    if run["total_us"] is not None:
+        kind = next((task["kind"] for task in run["tasks"] if task["kind"]), "")
+        total = f"{us(run['total_us'], kind)} µs, floor {us(run['total_floor_us'])} µs"
+        lines.append(f"target: {total} on {run['chip']}")
+    for name, plan in run["plans"].items():
         counts = f"{count(plan['tasks'], 'task')}, {count(plan['calls'], 'call')}"
-        chosen = " (chosen)" if name == summary.plan else ""
+        chosen = " (chosen)" if name == run["plan"] else ""
         lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{chosen}")
     return "\n".join(lines)
 
@@ -84,72 +87,69 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f}%"
 
 
-def markdown(summary: RunSummary, versions: dict[str, str]) -> str:
+def markdown(run: Document, versions: dict[str, str]) -> str:
     """report.md."""
+    tasks, composed = run["tasks"], run["composed"]
     lines = [
-        f"# {summary.target} on {summary.chip}",
+        f"# {run['target']} on {run['chip']}",
         "",
-        f"Run `{summary.id}`: **{summary.status}** in {summary.seconds:.1f} s. Kernels by the {summary.proposer} "
-        f"({summary.why}), run on {summary.device}.",
+        f"Run `{run['id']}`: **{run['status']}** in {run['seconds']:.1f} s. Kernels by the {run['proposer']} "
+        f"({run['why']}), run on {run['device']}.",
         "",
-        MEASURED if any(t.kind == "measured" for t in summary.tasks) else MODELLED,
+        MEASURED if any(task["kind"] == "measured" for task in tasks) else MODELLED,
         "",
         "| task | calls | kernel | fusion | error ÷ PyTorch's | µs | floor µs | share | configuration |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for t in summary.tasks:
+    for t in tasks:
         cells = [
-            t.name,
-            str(t.calls),
-            f"`{t.kernel[:12]}`" if t.correct else f"**{t.status}**",
-            t.fusion,
-            ratio(t.error) if t.correct else "-",
-            us(t.us, t.kind),
-            us(t.floor_us),
-            _percent(t.share),
-            f"`{pairs(dict(t.configuration))}`" if t.configuration else "",
+            t["name"],
+            str(t["calls"]),
+            f"`{t['kernel'][:12]}`" if t["correct"] else f"**{t['status']}**",
+            t["fusion"],
+            ratio(t["error"]) if t["correct"] else "-",
+            us(t["us"], t["kind"]),
+            us(t["floor_us"]),
+            _percent(t["share"]),
+            f"`{pairs(t['configuration'])}`" if t["correct"] else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "```", _totals(summary), "```", ""]
-    if summary.composed:
-        lines += [
-            "## The target, composed",
-            "",
-            f"**{summary.composed['status']}** {summary.composed.get('message', '')}",
-            "",
-        ]
-    for t in summary.tasks:
+    lines += ["", "```", _totals(run), "```", ""]
+    if composed:
+        lines += ["## The target, composed", "", f"**{composed['status']}** {composed['message']}", ""]
+    for t in tasks:
         lines += _task(t)
     lines += [
         "## Where",
         "",
         *(f"- {name}: {version}" for name, version in versions.items()),
         "",
-        *summary.notes,
+        *run["notes"],
         "",
         containment().says,
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _task(t: TaskResult) -> list[str]:
-    lines = [f"## {t.name}", "", f"Sizes {pairs(dict(t.sizes))}; identity `{t.identity[:16]}`; {t.seconds:.1f} s.", ""]
-    if t.correct:
-        lines += [f"Kernel `{t.kernel[:12]}` by {t.proposer} in `{t.folder}`. {t.note}".rstrip(), ""]
-        lines += [
-            f"{t.searched} of {count(t.configurations, 'configuration')} compiled and ranked by {t.kind} time.",
-            "",
-        ]
-        for number, guards in enumerate(t.guards, 1):
-            lines.append(f"- plan {number}: {' and '.join(guards) or 'every size'}")
-        for e in t.evidence:
-            unit = f", {e['mma']}" if e.get("mma") else ""
+def _task(t: Document) -> list[str]:
+    effort = t["effort"]
+    lines = [f"## {t['name']}", ""]
+    lines += [f"Sizes {pairs(t['shape'])}; identity `{t['identity'][:16]}`; {effort['seconds']:.1f} s.", ""]
+    if t["correct"]:
+        lines += [f"Kernel `{t['kernel'][:12]}` by {t['proposer']} in `{t['folder']}`. {t['note']}".rstrip(), ""]
+        of = count(effort["configurations"], "configuration")
+        lines += [f"{effort['searched']} of {of} compiled and ranked by {t['kind']} time.", ""]
+        for number, plan in enumerate(t["plans"], 1):
+            lines.append(f"- plan {number}: {' and '.join(plan['guards']) or 'every size'}")
+        for e in (*t["evidence"], *t["evidence_elsewhere"]):
+            unit = f", {e['mma']}" if e["mma"] else ""
             lines.append(
                 f"- `{e['symbol']}` on {e['arch']}: {e['registers']} registers, {e['spill_bytes']} B spilled, "
-                f"{e['shared_bytes']} B shared{unit}{', TMA' if e.get('tma') else ''}"
+                f"{e['shared_bytes']} B shared{unit}{', TMA' if e['tma'] else ''}"
             )
     else:
-        lines.append(f"**{t.status}**: {t.message}")
-    for r in t.rejected:
-        lines.append(f"- rejected `{str(r['kernel'])[:12]}` ({r['proposer']}): {r['status']}, {r['message']}")
+        lines.append(f"**{t['status']}**: {t['message']}")
+    for rejected in t["rejected"]:
+        kernel, by = rejected["kernel"][:12], rejected["proposer"]
+        lines.append(f"- rejected `{kernel}` ({by}): {rejected['status']}, {rejected['message']}")
     return [*lines, ""]

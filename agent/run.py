@@ -20,7 +20,7 @@ from evaluator.plans import Plans
 from evaluator.timer import MODEL, Timer
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED
-from knowledge_base.records import in_sequence
+from knowledge_base.records import Measurement, Trial, in_sequence
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import Store
@@ -98,7 +98,7 @@ def run(
         try:
             results = _work(works, jobs, context)
             composed = _composed(context, options.target, decomposition, works, results)
-            good = all(r.correct for r in results) and composed.get("status") == "correct"
+            good = all(r.correct for r in results) and composed is not None and composed.correct
         except KeyboardInterrupt:
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
@@ -120,8 +120,9 @@ def run(
         folder=str(folder.path),
         notes=_notes(options, results, composed),
     )
-    folder.write("report.md", report.markdown(summary, versions()))
-    store.finish_run(run_id, summary.status, summary.exit_code, summary.document())
+    document = summary.document()
+    folder.write("report.md", report.markdown(document, versions()))
+    store.finish_run(run_id, summary.status, summary.exit_code, document)
     folder.log(f"{summary.status} in {summary.seconds} s")
     return summary
 
@@ -233,8 +234,8 @@ def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult
 
 def _composed(
     context: Context, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
-) -> dict[str, Any]:
-    """The verdict on the whole target; empty where a task has no kernel or the time is up.
+) -> Trial | None:
+    """The trial of the whole target; None where a task has no kernel or the time is up.
 
     Its time is that of its calls, each by its task's general winner at the call's sizes.
     """
@@ -242,20 +243,20 @@ def _composed(
     winners = {work.task.identity: winner for work, winner in reversed(general)}
     if not all(r.correct for r in results):
         context.progress.end(LABEL, False, "not judged")
-        return {}
+        return None
     try:
         time = in_sequence((work.time(winner), work.calls) for work, winner in general)
         return compose(context, Path(target).stem, decomposition, winners, time)
     except Stopped:
         context.progress.end(LABEL, False, "stopped")
-        return {}
+        return None
 
 
-def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Trial | None) -> tuple[str, ...]:
     notes = []
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
-    searched, span = sum(r.searched for r in results), sum(r.configurations for r in results)
+    searched, span = sum(r.effort.searched for r in results), sum(r.effort.configurations for r in results)
     if span:
         notes.append(
             f"{searched} of {report.count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
@@ -266,9 +267,16 @@ def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Mapping
 
 
 def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:
-    total = sum(r.us * r.calls for r in results if r.us is not None)  # all of the run's kind
-    shared = [replace(r, share=r.us * r.calls / total) if r.us is not None and total > 0 else r for r in results]
+    times = [(r.time, r.calls) for r in results if r.time is not None]
+    total = in_sequence(times) if times else None
+    shared = [replace(r, share=_share(r, total)) for r in results]
     return tuple(sorted(shared, key=lambda r: -(r.share or 0.0)))
+
+
+def _share(result: TaskResult, total: Measurement | None) -> float | None:
+    if result.time is None or total is None:
+        return None
+    return in_sequence([(result.time, result.calls)]).over(total)
 
 
 def _floor(task: Task, chip: Chip) -> float:

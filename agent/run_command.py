@@ -93,9 +93,10 @@ def run(
             raise
         finally:
             folder.close()
+    document = summary.document()
     if as_json:
-        emit(summary.document())
-    final_table(summary, err)
+        emit(document)
+    final_table(document, err)
     return summary.exit_code
 
 
@@ -116,20 +117,13 @@ def _done(store: Any, run_id: str) -> dict[str, Any] | None:
 def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
     """A run that is done is not run again: its table as it was, and its exit code."""
     from .report import final_table
-    from .summary import RunSummary, TaskResult
 
     stored = record["summary"]
     if as_json:
         emit(stored)
     err.print(f"run {record['id']} is already done", markup=False, soft_wrap=True)
-    tasks = tuple(TaskResult(**_known(TaskResult, task)) for task in stored["tasks"])
-    final_table(RunSummary(**_known(RunSummary, stored) | {"tasks": tasks}), err)
+    final_table(stored, err)
     return int(record["exit_code"])
-
-
-def _known(record: Any, stored: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass in a stored document, which holds derived figures too."""
-    return {name: stored[name] for name in record.__dataclass_fields__ if name in stored}
 
 
 Begun = tuple[str, Any, Any, Any, RunFolder]

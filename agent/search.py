@@ -95,7 +95,7 @@ class SearchResult:
 
     @property
     def best(self) -> Trial | None:
-        """The fastest configuration that does not spill; where all spill, the fastest of those; None if none runs."""
+        """The fastest configuration; by modelled times one that does not spill, if one does not; None if none runs."""
         return next((trial for trial in self.trials if standing(trial) in ("ranked", "spills")), None)
 
     def counts(self) -> dict[str, int]:
@@ -317,9 +317,11 @@ def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:
-    time = trial.timed(kind)
+    time, place = trial.timed(kind), standing(trial)
     us = math.inf if time is None else time.us
-    return STANDINGS.index(standing(trial)), us, repr(sorted(trial.configuration.items()))
+    if kind == "measured" and place == "spills" and time is not None:
+        place = "ranked"  # what the spills cost is in its time
+    return STANDINGS.index(place), us, repr(sorted(trial.configuration.items()))
 
 
 def _cores() -> int:

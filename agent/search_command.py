@@ -78,20 +78,9 @@ def search(
 def _document(found: SearchResult, plans: Plans) -> dict[str, Any]:
     from . import search as searching
 
-    times = [trial.timed(found.kind) for trial in found.trials]
     rows = [
-        {
-            "axes": trial.configuration,
-            "status": searching.standing(trial),
-            "reason": searching.reason(trial),
-            "us": time.us if time else None,
-            "kind": time.kind if time else None,
-            "floor_us": time.floor_us if time else None,
-            "terms": time.terms if time else {},
-            "evidence": [e.model_dump() for e in trial.evidence],
-            "kernels": [kernel for one in plans.of(trial) for kernel in one.plan.kernels],
-        }
-        for trial, time in zip(found.trials, times, strict=True)
+        trial.document(plans.of(trial)) | {"standing": searching.standing(trial), "reason": searching.reason(trial)}
+        for trial in found.trials
     ]
     return {
         "task": found.task,

@@ -1,46 +1,53 @@
-"""What a run found, as data: the table, the JSON document, report.md and the stored summary are all made from it."""
+"""What a run found, as data: its document is what is printed, stored and shown again (:mod:`.report`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowledge_base import errors
+from knowledge_base.records import Incomparable, Measurement, Trial, in_sequence
+from knowledge_base.snf.task import Task
+
+from .conclude import operations
+
+if TYPE_CHECKING:
+    from kernels_generated.runtime.plan import Launchable
+
+
+@dataclass(frozen=True)
+class Effort:
+    """searched of configurations: how many of the AXES' combinations have a trial.  reused: all was known already."""
+
+    searched: int = 0
+    configurations: int = 0
+    seconds: float = 0.0
+    reused: bool = False
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of the target.  Times in µs on the run's chip, for one call; ``kind`` says measured or modelled.
+    """One task of the target: its winner, or why it has none.
 
-    status: correct (it has a kernel) | the last verdict's status | unfinished (budget, interruption).
-    error: the kernel's RMS error over PyTorch's own, on normal inputs; None where PyTorch is exact.
-    searched, configurations: how many of the AXES' combinations were compiled, of how many.
+    label: the task's name, with what tells it from others of that name.  calls: how often the target makes it.
+    floor_us: of one call, in µs.  status: correct | the last verdict's | unfinished (budget, interruption).
+    trial, time, plans: the winner, its time of the kind that the run compares by, its launch plans.  share: of the
+    target's time.  folder: where the winner lies, in the run's.
     """
 
-    name: str
-    identity: str
-    ops: tuple[str, ...]
-    sizes: Mapping[str, int]
+    label: str
+    task: Task
     calls: int
+    floor_us: float
     status: str
     message: str = ""
-    kernel: str = ""  # digest
-    proposer: str = ""
-    note: str = ""
-    configuration: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = ""
-    us: float | None = None
-    floor_us: float | None = None
-    error: float | None = None
+    trial: Trial | None = None
+    time: Measurement | None = None
+    plans: tuple[Launchable, ...] = ()
     share: float | None = None
-    evidence: tuple[Mapping[str, Any], ...] = ()
-    guards: tuple[tuple[str, ...], ...] = ()  # per plan
-    searched: int = 0
-    configurations: int = 0
-    rejected: tuple[Mapping[str, Any], ...] = ()  # candidates that were tried and failed
-    reused: bool = False  # everything about it was known already
-    seconds: float = 0.0
+    rejected: tuple[Trial, ...] = ()
+    effort: Effort = field(default_factory=Effort)
     folder: str = ""
 
     @property
@@ -50,8 +57,31 @@ class TaskResult:
     @property
     def fusion(self) -> str:
         """The ops that became one task: ``linear+gelu``; of a long chain the telling ones: ``matmul+softmax``."""
-        telling = [op for op in self.ops if op not in _ARITHMETIC]
-        return "+".join(telling if telling and len(self.ops) > 3 else self.ops)
+        ops = operations(self.task)
+        telling = [op for op in ops if op not in _ARITHMETIC]
+        return "+".join(telling if telling and len(ops) > 3 else ops)
+
+    def document(self) -> dict[str, Any]:
+        """The winner's document (:meth:`Trial.document`), and what the task adds to it."""
+        winner = self.trial.document(self.plans) if self.trial is not None else {"kernel": "", "error": None}
+        return winner | {
+            "name": self.label,
+            "identity": self.task.identity,
+            "shape": self.task.sizes,
+            "ops": operations(self.task),
+            "fusion": self.fusion,
+            "calls": self.calls,
+            "share": self.share,
+            "status": self.status,
+            "message": self.message,
+            "correct": self.correct,
+            "kind": self.time.kind if self.time is not None else "",
+            "us": self.time.us if self.time is not None else None,
+            "floor_us": self.floor_us,
+            "rejected": [trial.brief() for trial in self.rejected],
+            "effort": asdict(self.effort),
+            "folder": self.folder,
+        }
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "minimum", "maximum", "where"})
@@ -71,7 +101,7 @@ class RunSummary:
     plan: str
     plans: Mapping[str, Mapping[str, float]]
     tasks: tuple[TaskResult, ...]
-    composed: Mapping[str, Any]  # the verdict on the target made of its tasks' kernels; empty if not judged
+    composed: Trial | None  # the target made of its tasks' kernels; None if it was not judged
     seconds: float
     folder: str
     notes: tuple[str, ...] = ()
@@ -83,23 +113,22 @@ class RunSummary:
         return errors.EXIT_DONE if self.status == "done" else errors.EXIT_REJECTED
 
     @property
-    def total_us(self) -> float | None:
-        """The target's time: every call's winner; None where one has none, or where modelled stand beside measured."""
-        times = [t.us * t.calls for t in self.tasks if t.us is not None]
-        alike = len({t.kind for t in self.tasks}) == 1
-        return sum(times) if len(times) == len(self.tasks) and alike else None
-
-    @property
-    def total_floor_us(self) -> float | None:
-        floors = [t.floor_us * t.calls for t in self.tasks if t.floor_us is not None]
-        return sum(floors) if len(floors) == len(self.tasks) and floors else None
+    def total(self) -> Measurement | None:
+        """The target's time, every call by its task's winner; None where one has none, or where kinds differ."""
+        times = [(task.time, task.calls) for task in self.tasks if task.time is not None]
+        try:
+            return in_sequence(times) if len(times) == len(self.tasks) and times else None
+        except Incomparable:
+            return None
 
     def document(self) -> dict[str, Any]:
-        """The JSON document of ``--json``."""
-        return {
-            **asdict(self),
-            "tasks": [asdict(t) | {"fusion": t.fusion, "correct": t.correct} for t in self.tasks],
-            "total_us": self.total_us,
-            "total_floor_us": self.total_floor_us,
+        """The JSON document of ``--json``, and what the knowledge base keeps."""
+        whole = self.total
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("tasks", "composed")}
+        return fields | {
+            "tasks": [task.document() for task in self.tasks],
+            "composed": self.composed.document() if self.composed is not None else {},
+            "total_us": whole.us if whole is not None else None,
+            "total_floor_us": sum(task.floor_us * task.calls for task in self.tasks) if self.tasks else None,
             "exit_code": self.exit_code,
         }

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
 
-from .check import error_ratio
-from .conclude import keep, operations
+from .conclude import keep
 from .context import Context, Stopped
 from .proposers.base import ProposalRequest
 from .ranking import rank, recorded, searched, span
-from .summary import TaskResult
+from .summary import Effort, TaskResult
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
 LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
@@ -67,9 +65,10 @@ class TaskWork:
                 raise  # otherwise: its judge was ended because the run is
             if self.general is None:
                 self.say_end(False, "stopped")
-                return self.result("unfinished", self.why_unfinished(), None, start)
+                return self.result("unfinished", self.why_unfinished(), start)
         result = self.conclude(start)
-        self.say_end(result.correct, f"{result.kernel[:8]} {result.status}" if result.correct else result.status)
+        best = result.trial
+        self.say_end(result.correct, f"{best.candidate.digest[:8]} {result.status}" if best else result.status)
         return result
 
     def why_unfinished(self) -> str:
@@ -246,71 +245,50 @@ class TaskWork:
             self.context.folder.log(f"{self.label}: {digest} {verdict.status.value}: {verdict.message}")
 
     @property
-    def rejected(self) -> tuple[dict[str, Any], ...]:
-        """Candidates that were tried and failed, as a run's summary has them."""
-        return tuple(
-            {
-                "kernel": trial.candidate.digest,
-                "proposer": trial.candidate.proposer,
-                "status": trial.verdict.status.value,
-                "message": trial.verdict.message,
-            }
-            for trial in self.tried
-            if trial.verdict is not None and not trial.correct
-        )
+    def rejected(self) -> tuple[Trial, ...]:
+        """What was tried and failed."""
+        return tuple(trial for trial in self.tried if trial.verdict is not None and not trial.correct)
 
     # ------------------------------------------------------------------------------------------------ the end
 
     def conclude(self, start: float) -> TaskResult:
         """Writes and records the winners; the faster one stands in the table."""
         if self.general is None:
-            last = self.rejected[-1] if self.rejected else {"status": "no-candidate", "message": "nothing was proposed"}
             if self.special is not None:
-                last = {"status": "infeasible", "message": "no candidate is correct at every size"}
-            return self.result(str(last["status"]), str(last["message"]), None, start)
+                return self.result("infeasible", "no candidate is correct at every size", start)
+            if self.rejected:
+                verdict = self.rejected[-1].verdict
+                assert verdict is not None
+                return self.result(verdict.status.value, verdict.message, start)
+            return self.result("no-candidate", "nothing was proposed", start)
         folder = keep(self.context, self.task, self.general)
         if self.special is not None:
             folder = keep(self.context, self.task, self.special)
-        return self.result("correct", "", self.special or self.general, start, folder)
+        return self.result("correct", "", start, self.special or self.general, folder)
 
     def effort(self) -> tuple[int, int]:
         """(configurations compiled, configurations there are) of all candidates."""
         counts = self.searched.values()
         return sum(searched for searched, _ in counts), sum(configurations for _, configurations in counts)
 
-    def result(self, status: str, message: str, trial: Trial | None, start: float, folder: str = "") -> TaskResult:
+    def result(
+        self, status: str, message: str, start: float, trial: Trial | None = None, folder: str = ""
+    ) -> TaskResult:
         from evaluator.model import floor_us
 
         searched, configurations = self.effort() if trial is None else self.searched[trial.candidate.digest]
-        result = TaskResult(
-            name=self.label,
-            identity=self.task.identity,
-            ops=operations(self.task),
-            sizes=self.task.sizes,
+        return TaskResult(
+            label=self.label,
+            task=self.task,
             calls=self.calls,
+            floor_us=floor_us(self.task, self.task.sizes, self.context.chip),
             status=status,
             message=message,
+            trial=trial,
+            time=self.time(trial) if trial is not None else None,
+            plans=self.context.plans.of(trial) if trial is not None else (),
             rejected=self.rejected,
-            floor_us=floor_us(self.task, self.task.sizes, self.context.chip),
-            searched=searched,
-            configurations=configurations,
-            reused=not self.fresh,
-            seconds=round(time.monotonic() - start, 3),
-        )
-        if trial is None or trial.verdict is None:
-            return result
-        timed = self.time(trial)
-        return replace(
-            result,
-            kernel=trial.candidate.digest,
-            proposer=trial.candidate.proposer,
-            note=trial.candidate.note,
-            configuration=trial.configuration,
-            kind=timed.kind,
-            us=timed.us,
-            error=error_ratio(trial.verdict),
-            evidence=tuple(e.model_dump() for e in trial.evidence),
-            guards=tuple(tuple(map(str, one.plan.guards)) for one in self.context.plans.of(trial)),
+            effort=Effort(searched, configurations, round(time.monotonic() - start, 3), not self.fresh),
             folder=folder,
         )
 

@@ -32,7 +32,7 @@ from knowledge_base.snf.task import Task
 if TYPE_CHECKING:
     from kernels_generated.runtime.plan import Launchable
 
-VERSION = 1
+VERSION = 2  # 1 named the kernel, its time and its plans in other words
 MANIFEST = "manifest.json"
 
 
@@ -64,6 +64,8 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {MANIFEST}", "Winners are written when a task of a run is done.") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is damaged: {error}", "Run the task again.") from None
+    if manifest.get("version") == 1:
+        return {**manifest, "version": VERSION, "winners": [_of_version_1(entry) for entry in manifest["winners"]]}
     if manifest.get("version") != VERSION:
         raise UserError(f"{path} has version {manifest.get('version')}, this tilewright reads {VERSION}")
     return dict(manifest)
@@ -122,32 +124,26 @@ def task_document(task: Task) -> dict[str, Any]:
 
 
 def _entry(task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Mapping[str, Any]) -> dict[str, Any]:
-    time, verdict = trial.time, trial.verdict
-    assert time is not None
-    assert verdict is not None
-    return {
-        "chip": trial.chip,
-        "shape": trial.shape,
-        "general": trial.general,
-        "kind": time.kind,
-        "us": time.us,
-        "floor_us": time.floor_us,
+    return trial.document() | {
         "source": f"{task.name}_{trial.candidate.digest[:8]}.py",
-        "candidate": {"digest": trial.candidate.digest, **trial.candidate.model_dump(exclude={"source"})},
-        "configuration": plain(trial.configuration),
-        "plans": [
-            {
-                "file": f"plans/{t.digest}.json",
-                "policy": t.plan.policy,
-                "guards": [str(guard) for guard in t.plan.guards],
-                "kernels": list(t.plan.kernels),
-            }
-            for t in plans
-        ],
-        "measurement": plain(time.model_dump()),
-        "verdict": plain(verdict.model_dump()),
-        "evidence": plain([e.model_dump() for e in trial.evidence]),
+        "plans": [{"file": f"plans/{plan.digest}.json", **plan.document()} for plan in plans],
         "provenance": plain(provenance),
+    }
+
+
+def _of_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as it is written now."""
+    candidate, provenance = dict(entry["candidate"]), dict(entry["provenance"])
+    gone = {"candidate", "measurement", "plans", "provenance"}
+    return {
+        **{name: value for name, value in entry.items() if name not in gone},
+        "trial": provenance.pop("evaluation", ""),
+        "identity": candidate.pop("task"),
+        "kernel": candidate.pop("digest"),
+        **candidate,
+        "measurements": [entry["measurement"]],
+        "plans": [{"digest": Path(plan["file"]).stem, **plan} for plan in entry["plans"]],
+        "provenance": provenance,
     }
 
 
@@ -193,13 +189,13 @@ def _decide(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> tuple[bool
     if old["kind"] == "measured" and new["kind"] != "measured":
         return False, f"kept ({was}): a modelled time never replaces a measured one"
     if old["kind"] == new["kind"] and not _time(new) < _time(old):
-        same = old["candidate"]["digest"] == new["candidate"]["digest"] and old["configuration"] == new["configuration"]
+        same = all(old[name] == new[name] for name in ("kernel", "configuration"))
         return (True, f"promoted again ({now})") if same else (False, f"kept ({was}): the new one is no faster ({now})")
     return True, f"promoted ({now}; was {was})"
 
 
 def _time(winner: Mapping[str, Any]) -> Measurement:
-    return Measurement.model_validate(winner["measurement"])
+    return Measurement(**{name: winner[name] for name in ("kind", "chip", "us", "floor_us")})
 
 
 def _named(entry: Mapping[str, Any]) -> list[str]:

@@ -92,6 +92,7 @@ def judge(
         verdict=verdict,
         plans=tuple(t.digest for t in covered.traced) or trial.plans,
         evidence=judging.evidence or trial.evidence,
+        evidence_elsewhere=judging.elsewhere,
         judged=tuple(at for at, _ in covered.chosen),
         infeasible=tuple(at for at, _ in covered.infeasible),
         seed=seed,
@@ -120,7 +121,8 @@ class _Judging:
         self.source, self.axes = trial.candidate.source, trial.configuration
         self.pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="assemble")
         self.compiling: list[Future[Compiled | Verdict]] = []
-        self.evidence: tuple[CompileEvidence, ...] = ()
+        self.evidence: tuple[CompileEvidence, ...] = ()  # of the first plan's kernels
+        self.elsewhere: tuple[CompileEvidence, ...] = ()  # of the other plans'
         self.covered = Cover()
 
     def run(self, traced: Traced | None, seed: int, oracle: Oracle) -> Verdict:
@@ -138,7 +140,7 @@ class _Judging:
         if self.covered.infeasible:
             where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
             message = f"correct where feasible; launch refuses {where}"
-        self.evidence = self.compiled()
+        self.compiled()
         return Verdict(status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers)
 
     def check(self, examination: Examination) -> None:
@@ -176,11 +178,14 @@ class _Judging:
         kernels = {digest: data for traced in self.covered.plans for digest, data in traced.kernels.items()}
         self.compiling = [self.pool.submit(Kernel.of(data).compiled, self.chip.arch) for data in kernels.values()]
 
-    def compiled(self) -> tuple[CompileEvidence, ...]:
+    def compiled(self) -> None:
+        """Waits for the assembler: ``evidence`` and ``elsewhere``.  Raises Rejected where it refused a kernel."""
         out: list[CompileEvidence] = []
         for future in self.compiling:
             answer = future.result()
             if isinstance(answer, Verdict):
                 raise Rejected(answer)
             out.append(answer.evidence)
-        return tuple(out)
+        first = self.covered.plans[0].plan.kernels
+        self.evidence = tuple(e for e in out if e.kernel in first)
+        self.elsewhere = tuple(e for e in out if e.kernel not in first)

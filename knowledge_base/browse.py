@@ -6,11 +6,13 @@ prefixes and ``show`` takes them).  Times are µs and always stand beside their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Table, and_, case, func, select, true
 
 from .errors import UserError
+from .store import trials
 from .tables import ATTEMPTS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
 
 if TYPE_CHECKING:
@@ -51,75 +53,55 @@ def runs(database: Database, *, gpu: str = "", status: str = "", limit: int = 50
 def attempts(
     database: Database, *, op: str = "", gpu: str = "", status: str = "", run: str = "", limit: int = 50
 ) -> list[Row]:
-    """Trials, latest first, with task, candidate and the time that counts; of one run: its attempts, in order."""
+    """Trials, latest first, each with its task's name; of one run: its attempts, in order."""
     t = TRIALS.c
     wanted = (_task_keys(database, t.task, op), t.chip == gpu if gpu else None, t.status == status if status else None)
-    named = [
-        t.key.label("id"),
-        TASKS.c.name.label("task"),
-        CANDIDATES.c.digest.label("candidate"),
-        CANDIDATES.c.proposer,
-    ]
     tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [t.created_at]
-    query = select(*named, t.chip, t.status, t.kind, t.us, *tried, t.record).select_from(TRIALS)
+    query = select(t.key, TASKS.c.name.label("task"), *tried).select_from(TRIALS)
     if run:
         query = query.join(ATTEMPTS, and_(ATTEMPTS.c.trial == t.key, *_begins(ATTEMPTS.c.run_id, run)))
         query = _where(query, *wanted).order_by(ATTEMPTS.c.id).limit(limit)
     else:  # the few rows that are shown first, so that the joins are made for them alone
         latest = _where(select(t.key), *wanted).order_by(t.created_at.desc()).limit(limit)
         query = query.where(t.key.in_(latest.scalar_subquery())).order_by(t.created_at.desc())
-    query = query.join(TASKS, TASKS.c.key == t.task).join(CANDIDATES, CANDIDATES.c.key == t.candidate)
-    return [_trial(row) for row in _rows(database, query)]
+    with database.read() as connection:
+        return _briefs(connection, _listed(connection, query.join(TASKS, TASKS.c.key == t.task)))
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
     """Winners, best first within task and chip.  ``status``: measured, modelled or promoted."""
     t, w = TRIALS.c, WINNERS.c
-    query = _winners(
-        CANDIDATES.c.digest.label("id"),
-        CANDIDATES.c.proposer,
-        CANDIDATES.c.note,
-        t.key.label("evaluation"),
-        w.folder,
-        w.promoted_at,
-        w.created_at,
-    ).order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
+    query = _winners(w.run_id, w.folder, w.promoted_at, w.created_at, t.candidate)
     wanted = {"": None, "promoted": w.promoted_at != ""}
     query = _where(
         query, _task_keys(database, t.task, op), t.chip == gpu if gpu else None, wanted.get(status, t.kind == status)
     )
-    found: dict[tuple[str, str, str, str], Row] = {}
-    for row in map(_trial, _rows(database, query)):
-        found.setdefault((row["task"], row["chip"], str(row["shape"]), row["id"]), row)
-    return list(found.values())[:limit]
+    found: dict[tuple[str, str, str], Row] = {}
+    with database.read() as connection:
+        for row in _listed(connection, query):
+            found.setdefault((row["chip"], str(row.pop("shape")), row.pop("candidate")), row)
+        return _briefs(connection, list(found.values())[:limit])
 
 
 def _winners(*columns: Any) -> Any:
-    """Winners with their task's name, their run and their trial, for :func:`_trial`, and ``columns``."""
+    """Winners, best first within task and chip: their task's name, key, chip and shape of their trial, ``columns``."""
     t = TRIALS.c
     return (
-        select(TASKS.c.name.label("task"), WINNERS.c.run_id, t.chip, t.status, t.kind, t.us, t.record, *columns)
+        select(TASKS.c.name.label("task"), t.key, t.chip, t.record["shape"].label("shape"), *columns)
         .select_from(WINNERS)
         .join(TRIALS, t.key == WINNERS.c.trial)
         .join(TASKS, TASKS.c.key == t.task)
-        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+        .order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
     )
 
 
-def _trial(row: Row) -> Row:
-    """A row with the fields of its trial's record that people ask for in place of the record."""
-    record = row.pop("record")
-    times = [m for m in record["measurements"] if (m["kind"], m["us"]) == (row["kind"], row["us"])]
-    floor = times[0]["floor_us"] if times else None
-    shown = {name: record[name] for name in ("configuration", "shape")}
-    general = row["status"] == "correct" and not record["infeasible"]
-    return row | shown | _said(record) | {"kind": row["kind"] or None, "floor_us": floor, "general": general}
-
-
-def _said(record: Row) -> Row:
-    """What the verdict says, empty before there is one."""
-    verdict = record["verdict"] or {}
-    return {name: verdict.get(name, "") for name in ("stage", "error_class", "message")}
+def _briefs(connection: Connection, rows: list[Row], only: Sequence[str] = ()) -> list[Row]:
+    """Rows with the ``key`` of a trial, and what lists say of that trial in its place: everything, or these fields."""
+    found = trials(connection, list(dict.fromkeys(row["key"] for row in rows)))
+    said = {trial.key: trial.brief() for trial in found}
+    if only:
+        said = {key: {name: brief[name] for name in only} for key, brief in said.items()}
+    return [{name: value for name, value in row.items() if name != "key"} | said[row["key"]] for row in rows]
 
 
 def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
@@ -127,30 +109,35 @@ def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
     t = TRIALS.c
     # A chip is counted and not filtered by, so that SQLite reads one index that has all columns, not every record.
     here = t.chip == gpu if gpu else true()
-    tried = func.sum(case((here, 1), else_=0)).label("evaluations")
+    tried = func.sum(case((here, 1), else_=0)).label("trials")
     correct = func.sum(case((and_(here, t.status == "correct"), 1), else_=0)).label("correct")
     count = select(t.task, tried, correct).group_by(t.task).subquery("counts")
     query = (
         select(
-            TASKS.c.key.label("id"),
+            TASKS.c.key.label("identity"),
             TASKS.c.name.label("task"),
             TASKS.c.ops,
             TASKS.c.dtype,
             TASKS.c.precision,
-            func.coalesce(count.c.evaluations, 0).label("evaluations"),
+            func.coalesce(count.c.trials, 0).label("trials"),
             func.coalesce(count.c.correct, 0).label("correct"),
         )
         .outerjoin(count, count.c.task == TASKS.c.key)
         .order_by(TASKS.c.name)
     )
-    found = _rows(database, _where(query, _op_of_task(op), count.c.evaluations > 0 if gpu else None))
-    winners: dict[str, list[Row]] = {}
-    for row in kernels(database, op=op, gpu=gpu, limit=10_000):
-        best = winners.setdefault(row["task"], [])
-        if not any(b["chip"] == row["chip"] and b["shape"] == row["shape"] for b in best):
-            best.append({k: row[k] for k in ("chip", "shape", "kind", "us", "floor_us")} | {"kernel": row["id"]})
-    return [row | {"best": winners.get(row["task"], [])} for row in found]
+    found = _rows(database, _where(query, _op_of_task(op), count.c.trials > 0 if gpu else None))
+    won = _where(_winners(), _task_keys(database, t.task, op), t.chip == gpu if gpu else None)
+    first: dict[tuple[str, str, str], Row] = {}
+    best: dict[str, list[Row]] = {}
+    with database.read() as connection:
+        for row in _listed(connection, won):
+            first.setdefault((row["task"], row["chip"], str(row.pop("shape"))), row)
+        for row in _briefs(connection, list(first.values()), BEST):
+            best.setdefault(row.pop("task"), []).append(row)
+    return [row | {"best": best.get(row["task"], [])} for row in found]
 
+
+BEST = ("kernel", "chip", "shape", "kind", "us", "floor_us", "general")
 
 # ---------------------------------------------------------------------------------------------------- show
 
@@ -159,7 +146,7 @@ _NAMED: tuple[tuple[str, Table, str], ...] = (
     ("run", RUNS, "id"),
     ("task", TASKS, "key"),
     ("kernel", CANDIDATES, "digest"),
-    ("evaluation", TRIALS, "key"),
+    ("trial", TRIALS, "key"),
     ("rule", RULES, "key"),
     ("fact", FACTS, "key"),
 )
@@ -168,7 +155,7 @@ _NAMED: tuple[tuple[str, Table, str], ...] = (
 def show(database: Database, prefix: str) -> Row:
     """Everything about the one thing whose id begins with ``prefix`` (or the task of that name).
 
-    The row has ``is``: run | task | kernel | evaluation | rule | fact.  Raises UserError if none or several match.
+    The row has ``is``: run | task | kernel | trial | rule | fact.  Raises UserError if none or several match.
     """
     matches: list[tuple[str, Row]] = []
     with database.read() as connection:
@@ -194,34 +181,35 @@ def _column(kind: str) -> str:
 
 
 def _details(connection: Connection, kind: str, row: Row) -> Row:
-    def listed(query: Any) -> list[Row]:
-        return [dict(r) for r in connection.execute(query).mappings()]
-
     t, w = TRIALS.c, WINNERS.c
-    best = _winners(CANDIDATES.c.digest.label("kernel"))
-    if kind == "evaluation":
-        made = CANDIDATES.select().where(CANDIDATES.c.key == row["candidate"])
-        ((candidate,), record) = listed(made), row.pop("record")
-        mine = {"task": _task_name(connection, row["task"]), "candidate": candidate["digest"]}
-        return row | record | _said(record) | mine | {name: candidate[name] for name in ("proposer", "source")}
+    if kind == "trial":
+        (trial,) = trials(connection, [row["key"]])
+        stored = {name: row[name] for name in ("run_id", "created_at")}
+        return (
+            {"task": _task_name(connection, row["task"])}
+            | trial.document()
+            | stored
+            | {"source": trial.candidate.source}
+        )
     if kind == "kernel":
-        shown = (t.key.label("evaluation"), t.chip, t.status, t.kind, t.us, t.created_at, t.record)
-        tried = select(*shown).where(t.candidate == row["key"]).order_by(t.created_at).limit(200)
-        seen = ("evaluation", "chip", "shape", "configuration", "status", "message", "created_at")
-        evaluations = [{k: r[k] for k in seen} for r in map(_trial, listed(tried))]
-        return row | {"task": _task_name(connection, row["task"]), "evaluations": evaluations}
+        tried = _listed(
+            connection, select(t.key, t.created_at).where(t.candidate == row["key"]).order_by(t.created_at).limit(200)
+        )
+        seen = ("trial", "chip", "shape", "configuration", "status", "message")
+        named = {"kernel": row.pop("digest"), "task": _task_name(connection, row["task"])}
+        return {k: v for k, v in row.items() if k != "key"} | named | {"trials": _briefs(connection, tried, seen)}
     if kind == "run":
-        won = [_trial(r) for r in listed(best.where(w.run_id == row["id"]).order_by(w.created_at))]
+        won = _briefs(connection, _listed(connection, _winners().where(w.run_id == row["id"])), BEST)
         count = select(func.count()).select_from(ATTEMPTS).where(ATTEMPTS.c.run_id == row["id"])
-        winners = [{k: r[k] for k in ("task", "kernel", "kind", "us", "floor_us")} for r in won]
-        return row | {"winners": winners, "attempts": connection.execute(count).scalar()}
+        return row | {"winners": won, "attempts": connection.execute(count).scalar()}
     if kind == "task":
-        won = [_trial(r) for r in listed(best.where(t.task == row["key"]).order_by(t.chip, t.us).limit(50))]
-        shown_of = ("kernel", "chip", "shape", "kind", "us", "floor_us", "general", "run_id")
-        tried = select(t.status, func.count().label("count")).where(t.task == row["key"]).group_by(t.status)
-        return row | {"evaluations": listed(tried), "winners": [{k: r[k] for k in shown_of} for r in won]}
+        won = _briefs(connection, _listed(connection, _winners(w.run_id).where(t.task == row["key"]).limit(50)), BEST)
+        tried = _listed(
+            connection, select(t.status, func.count().label("count")).where(t.task == row["key"]).group_by(t.status)
+        )
+        return {"identity": row.pop("key")} | row | {"trials": tried, "winners": won}
     if kind == "rule":
-        return row | {"evidence": listed(EVIDENCE.select().where(EVIDENCE.c.rule == row["key"]))}
+        return row | {"evidence": _listed(connection, EVIDENCE.select().where(EVIDENCE.c.rule == row["key"]))}
     return row
 
 
@@ -267,4 +255,8 @@ def _task_keys(database: Database, column: Any, op: str) -> Any:
 
 def _rows(database: Database, query: Any) -> list[Row]:
     with database.read() as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+        return _listed(connection, query)
+
+
+def _listed(connection: Connection, query: Any) -> list[Row]:
+    return [dict(row) for row in connection.execute(query).mappings()]

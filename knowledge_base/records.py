@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from .content import content_key
+from .content import content_key, plain
+
+if TYPE_CHECKING:
+    from kernels_generated.runtime.plan import Launchable
 
 MAX_TEXT = 2000  # characters of a message
 
@@ -130,6 +133,13 @@ class Verdict(Record):
     def correct(self) -> bool:
         return self.status is Status.CORRECT
 
+    @property
+    def error(self) -> float | None:
+        """RMS error over PyTorch's own on normal inputs, the worst output's; None where PyTorch is exact."""
+        figures = self.numbers.get("normal", {})
+        ratios = [f.get("rms_ratio") for f in figures.values() if isinstance(f, dict)] if self.correct else []
+        return max((ratio for ratio in ratios if isinstance(ratio, int | float)), default=None)
+
 
 class Candidate(Record):
     """A candidate file: its source and where it came from."""
@@ -219,8 +229,9 @@ class Trial(Record):
     plans: tuple[str, ...] = ()
     # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.
     pruned: str = ""
-    # From the assembler, once for each kernel: after a search those of the first plan, once it is correct of all plans.
+    # From the assembler, once for each kernel: those of the first plan, and once it is correct the others.
     evidence: tuple[CompileEvidence, ...] = ()
+    evidence_elsewhere: tuple[CompileEvidence, ...] = ()
     # From timers.
     measurements: tuple[Measurement, ...] = ()
     # From the judge: its answer, the sizes that rests on, and the sizes at which launch raised ValueError.
@@ -257,6 +268,7 @@ class Trial(Record):
 
     @property
     def spills(self) -> bool:
+        """Whether a kernel that is timed spills registers."""
         return any(e.spill_bytes > 0 for e in self.evidence)
 
     def timed(self, kind: Kind) -> Measurement | None:
@@ -267,6 +279,40 @@ class Trial(Record):
     def time(self) -> Measurement | None:
         """The time to show: the measured one, without any the modelled one."""
         return self.timed("measured") or self.timed("modelled")
+
+    def brief(self) -> dict[str, Any]:
+        """What lists say of the trial, in the words that everything outside uses for it; JSON-ready.
+
+        kernel: SHA-256 of the source.  kind, us, floor_us: of :attr:`time`.  error: :attr:`Verdict.error`.  message:
+        the verdict's, or why the configuration was not compiled.
+        """
+        verdict, time = self.verdict, self.time
+        said = {
+            "trial": self.key,
+            "kernel": self.candidate.digest,
+            "proposer": self.candidate.proposer,
+            "note": self.candidate.note,
+            "configuration": self.configuration,
+            "chip": self.chip,
+            "shape": self.shape,
+            "status": self.status,
+            "general": self.general,
+            "kind": time.kind if time else None,
+            "us": time.us if time else None,
+            "floor_us": time.floor_us if time else None,
+            "error": verdict.error if verdict else None,
+            "stage": verdict.stage if verdict else "",
+            "error_class": verdict.error_class if verdict else "",
+            "message": verdict.message if verdict else self.pruned,
+        }
+        return dict(plain(said))
+
+    def document(self, plans: Sequence[Launchable] = ()) -> dict[str, Any]:
+        """Everything but the source, in the same words; JSON-ready.  ``plans``: the trial's, where they are at hand."""
+        fields = self.model_dump(exclude={"candidate", "plans"})
+        known = [plan.document() for plan in plans] or [{"digest": digest} for digest in self.plans]
+        more = {"identity": self.task, "parent": self.candidate.parent, "correct": self.correct, "plans": known}
+        return self.brief() | dict(plain(more | fields))
 
     def fuller(self, **fields: Any) -> Trial:
         """The same trial, fuller."""

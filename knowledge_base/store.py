@@ -293,6 +293,15 @@ def _rows(connection: Connection, query: Any) -> Iterator[tuple[Trial, str]]:
         yield Trial.model_validate({**record, "candidate": fields}), mark
 
 
+def trials(connection: Connection, keys: Sequence[str]) -> list[Trial]:
+    """The trials with these keys, in their order, as they are stored: verdicts of whomever."""
+    found: dict[str, Trial] = {}
+    for start in range(0, len(keys), _CHUNK):
+        some = _RECORDS.where(TRIALS.c.key.in_(keys[start : start + _CHUNK]))
+        found |= {trial.key: trial for trial, _ in _rows(connection, some)}
+    return [found[key] for key in keys]
+
+
 def _read(connection: Connection, query: Any) -> list[Trial]:
     """The same trials as this user may rely on them: without verdicts that his own evaluator did not write."""
     return [trial if _ours(trial, mark) else _unjudged(trial) for trial, mark in _rows(connection, query)]

@@ -194,6 +194,16 @@ class Launchable:
         """The plan's name."""
         return self.plan.digest
 
+    def document(self) -> dict[str, Any]:
+        """What is said of the plan outside: its name, the conditions under which it holds, its kernels."""
+        guards = [str(guard) for guard in self.plan.guards]
+        return {
+            "digest": self.digest,
+            "policy": self.plan.policy,
+            "guards": guards,
+            "kernels": list(self.plan.kernels),
+        }
+
     @property
     def artifacts(self) -> dict[str, bytes]:
         """The plan's text and the bytecode, each by the SHA-256 of its bytes: the form in which it is kept."""

@@ -52,6 +52,17 @@ def measured(us: float) -> Measurement:
     return Measurement(kind="measured", chip="h200", us=us, floor_us=1.0)
 
 
+def won(summary: RunSummary) -> Trial:
+    """The winner of the run's one task."""
+    (task,) = summary.tasks
+    assert task.trial is not None
+    return task.trial
+
+
+def kinds(summary: RunSummary) -> set[str]:
+    return {task.time.kind for task in summary.tasks if task.time is not None}
+
+
 def composed(name: str, folder: Path) -> str:
     """The kind of time that the base shows for the target as this run composed it."""
     with Store.open(str(folder / "kb.db")) as store:
@@ -61,36 +72,34 @@ def composed(name: str, folder: Path) -> str:
 
 def known(folder: Path, summary: RunSummary) -> list[Trial]:
     """The task's trials that the base holds with a time."""
-    (task,) = summary.tasks
+    task = summary.tasks[0].task
     with Store.open(str(folder / "kb.db")) as store:
-        candidates = {row["candidate"] for row in browse.attempts(store.database, limit=1000)}
-        of = [store.of_candidate(task.identity, c, "h200", task.sizes, evaluator_version()) for c in sorted(candidates)]
+        digests = {row["kernel"] for row in browse.attempts(store.database, limit=1000)}
+        of = [store.of_candidate(task.identity, d, "h200", task.sizes, evaluator_version()) for d in sorted(digests)]
     return [trial for trials in of for trial in trials if trial.time is not None]
 
 
 def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first = go("first", tmp_path, MODEL)
-    assert (first.status, first.tasks[0].kind) == ("done", "modelled")
+    assert (first.status, kinds(first)) == ("done", {"modelled"})
     assert composed("first", tmp_path) == "modelled"
     trials = known(tmp_path, first)
     assert len(trials) > 2
     # A table that calls the run's own pick slow, and another of its configurations fast.
-    picked = {(t.candidate.digest, str(t.configuration)): t for t in trials}
-    winner = picked[first.tasks[0].kernel, str(dict(first.tasks[0].configuration))]
+    winner = next(t for t in trials if t.key == won(first).key)
     numbers = itertools.count(100)
     rows = [t.fuller(measurements=(measured(900.0 if t is winner else next(numbers)),)) for t in trials]
     second = go("second", tmp_path, Known(rows))  # the same base: what the model timed is timed again
-    (task,) = second.tasks
-    assert (second.status, task.kind, second.total_us) == ("done", "measured", task.us)
-    assert (task.kernel, dict(task.configuration)) != (winner.candidate.digest, winner.configuration)
-    assert task.us is not None
-    assert task.us < 900
+    assert (second.status, kinds(second)) == ("done", {"measured"})
+    assert won(second).key != winner.key
+    assert second.total is not None
+    assert second.total < measured(900.0)
     assert composed("second", tmp_path) == "measured"
     third = go("third", tmp_path, MODEL)  # measured times lie in the base now: none gets into this run's table
-    assert {t.kind for t in third.tasks} == {"modelled"}
-    assert third.total_us is not None
-    assert first.total_us is not None
-    assert third.total_us <= first.total_us
+    assert kinds(third) == {"modelled"}
+    assert third.total is not None
+    assert first.total is not None
+    assert third.total.over(first.total) <= 1
 
 
 # ---------------------------------------------------------------------------------------------------- proposers
@@ -146,7 +155,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
 def stored(folder: Path, source: str) -> list[dict[str, Any]]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     with Store.open(str(folder / "kb.db")) as store:
-        return [row for row in browse.attempts(store.database, limit=1000) if row["candidate"] == digest]
+        return [row for row in browse.attempts(store.database, limit=1000) if row["kernel"] == digest]
 
 
 def test_a_proposer_hears_of_every_answer_and_is_asked_again_after_a_correct_one(
@@ -158,8 +167,8 @@ def test_a_proposer_hears_of_every_answer_and_is_asked_again_after_a_correct_one
     summary = go("first", tmp_path, text=ADD, rounds=9)
     (task,) = summary.tasks
     assert (summary.status, task.status) == ("done", "correct")
-    assert task.kernel == hashlib.sha256(fast.encode()).hexdigest()  # a later answer took the place of a right one
-    assert [r["status"] for r in task.rejected] == ["invalid", "invalid", "wrong"]
+    assert won(summary).candidate.source == fast  # a later answer took the place of a right one
+    assert [trial.status for trial in task.rejected] == ["invalid", "invalid", "wrong"]
     assert len(proposer.asked) == 4  # until it had nothing more, of nine rounds
 
     first, second, third, last = (request.tried for request in proposer.asked)
@@ -194,8 +203,8 @@ def test_the_next_run_is_told_what_is_known_and_tries_no_less(
     assert ([t.candidate.source for t in request.known], request.tried) == ([good], ())
     assert [t.correct for t in request.known] == [True]
     assert [(t.candidate.source, t.general) for t in again.tried] == [(good, True)]
-    assert second.tasks[0].kernel == first.tasks[0].kernel
-    assert second.tasks[0].reused
+    assert won(second).key == won(first).key
+    assert second.tasks[0].effort.reused
 
 
 def test_a_run_starts_from_a_file_that_was_checked(
@@ -211,13 +220,14 @@ def test_a_run_starts_from_a_file_that_was_checked(
     shape = ["--task", "add", "--shape", "M=256,N=512", "--gpu", "h200", "--db", "kb.db"]
     assert invoke(["check", "good.py", *shape, "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert document["time"]["kind"] == "modelled"
-    assert document["time"]["us"] > document["time"]["floor_us"] > 0
+    assert document["kind"] == "modelled"
+    assert document["us"] > document["floor_us"] > 0
     (row,) = stored(tmp_path, good)
-    assert (row["kind"], row["us"]) == ("modelled", document["time"]["us"])
+    assert row == {name: document[name] for name in row if name in document} | {
+        name: row[name] for name in ("created_at",)
+    }
     scripted([kernel(1, 16)])
-    (task,) = go("first", tmp_path, text=ADD).tasks
-    assert task.kernel == hashlib.sha256(good.encode()).hexdigest()
-    assert task.configuration == {"TN": 64}
-    assert task.us is not None
-    assert task.us < document["time"]["us"]
+    summary = go("first", tmp_path, text=ADD)
+    assert (won(summary).candidate.source, won(summary).configuration) == (good, {"TN": 64})
+    assert summary.total is not None
+    assert summary.total.us < document["us"]

@@ -93,7 +93,7 @@ def test_the_run_folder_holds_what_happened(ran: Any) -> None:
         assert len(list((where / "prompts").glob("*.snf"))) == len(document["tasks"])
         for task in document["tasks"]:
             manifest = json.loads((where / task["folder"] / "manifest.json").read_text())
-            winners = {w["candidate"]["digest"]: w for w in manifest["winners"]}
+            winners = {w["kernel"]: w for w in manifest["winners"]}
             assert any(w["general"] for w in winners.values())
             assert (where / task["folder"] / winners[task["kernel"]]["source"]).is_file()
 
@@ -107,9 +107,9 @@ def test_a_later_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any
         code, document, _ = finish(agent(folder, "run", "--target", "my.snf", "--gpu", "b200", "--json"))
         assert code == 0
         assert document["total_us"] <= known
-        if all(task["reused"] for task in document["tasks"]):
+        if all(task["effort"]["reused"] for task in document["tasks"]):
             break
-    assert all(task["reused"] for task in document["tasks"])
+    assert all(task["effort"]["reused"] for task in document["tasks"])
     after = counts(folder)
     for table in ("tasks", "candidates", "trials", "artifacts"):
         assert after[table] == before[table], table
@@ -268,7 +268,7 @@ def test_a_short_budget_is_not_eaten_by_searching(
     assert invoke(["run", "--target", "one.snf", "--budget-minutes", "0.25", "--json"]) in (0, 1)
     document = json.loads(capfd.readouterr().out)
     assert {t["status"] for t in document["tasks"]} == {"correct"}
-    assert all(t["searched"] > 0 for t in document["tasks"])
+    assert all(t["effort"]["searched"] > 0 for t in document["tasks"])
 
 
 @pytest.mark.parametrize(
@@ -430,6 +430,6 @@ def test_emulate_runs_one_shape_and_search_ranks_configurations(
     assert said.count("write the same tile of 'y'") == 1, said
     assert invoke(["search", "right.py", *shape]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert [(r["status"], r["kind"]) for r in found["rows"]] == [("ranked", "modelled")]
+    assert [(r["standing"], r["status"], r["kind"]) for r in found["rows"]] == [("ranked", "compiled", "modelled")]
     assert invoke(["search", "right.py", *shape[:-1]]) == 0
     assert "correctness is not judged here" in " ".join(capfd.readouterr().err.split())

@@ -197,3 +197,37 @@ def test_writers_at_once_lose_nothing(won: Won, tmp_path: Path) -> None:
     for folder in (tmp_path / "run" / "layernorm", package / "layernorm"):
         assert sorted(w["shape"]["M"] for w in read(folder)["winners"]) == list(range(60))
     assert [p.name for p in tmp_path.joinpath("run").iterdir()] == ["layernorm"]  # the lock leaves no file
+
+
+def test_a_manifest_of_the_first_version_is_read_and_promoted(won: Won, tmp_path: Path) -> None:
+    folder = put(tmp_path / "run", won)
+    manifest = read(folder)
+    (entry,) = manifest["winners"]
+    old = {
+        name: entry[name] for name in ("chip", "shape", "general", "kind", "us", "floor_us", "source", "configuration")
+    }
+    old |= {
+        "candidate": {
+            "digest": entry["kernel"],
+            "task": won.task.identity,
+            "proposer": "synthesizer",
+            "parent": "",
+            "note": "",
+        },
+        "plans": [{k: v for k, v in plan.items() if k != "digest"} for plan in entry["plans"]],
+        "measurement": entry["measurements"][0],
+        "verdict": entry["verdict"],
+        "evidence": entry["evidence"],
+        "provenance": {"run": "r1", "evaluation": entry["trial"], "evaluator": "v1"},
+    }
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "version": 1, "winners": [old]}))
+    (again,) = read(folder)["winners"]
+    assert {name: again[name] for name in set(again) - {"provenance", "note"}} == {
+        name: entry[name] for name in set(again) - {"provenance", "note"}
+    }
+    assert again["provenance"] == {"run": "r1", "evaluator": "v1"}
+    package = tmp_path / "package" / "layernorm"
+    assert "promoted" in merge(folder, package)[0]
+    assert read(package)["winners"] == [again]
+    put(tmp_path / "package", won.having(shape={"M": 128, "N": 32}))  # beside one that was promoted from it
+    assert [w["shape"]["M"] for w in read(package)["winners"]] == [128, 64]

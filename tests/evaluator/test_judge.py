@@ -232,8 +232,14 @@ def test_a_file_that_launches_something_else_than_what_was_timed_is_invalid(orac
 
 
 def test_a_kernel_that_pins_a_size_gets_a_plan_for_each(oracle: Oracle) -> None:
-    done, verdict = judged(source("attention"), everyday("attention_qkv", B=1, H=2, T=70), oracle)
-    assert verdict.correct, verdict
+    task, plans = everyday("attention_qkv", B=1, H=2, T=70), Plans()
+    done = judge(trial(source("attention"), task), task, CHIP, plans=plans, oracle=oracle, seed=1)
+    assert done.correct, done.verdict
+    # What is timed, and so ranked, is the first plan: kernels of other sizes do not count as its own.
+    first, *others = plans.of(done)
+    assert [e.kernel for e in done.evidence] == list(first.plan.kernels)
+    elsewhere = {kernel for plan in others for kernel in plan.plan.kernels} - set(first.plan.kernels)
+    assert {e.kernel for e in done.evidence_elsewhere} == elsewhere
     assert {at["D"] for at in done.judged} == {16, 32, 64, 80, 128}
     assert len(done.plans) == 5
 

@@ -184,13 +184,17 @@ def test_what_was_shown_is_shown_in_the_same_order(store: Store) -> None:
     assert (kernel["us"], kernel["floor_us"], kernel["folder"]) == (9.0, 1.0, "winners/gelu")
     assert len(browse.kernels(base, status="promoted")) == 1
     winners = browse.show(base, "gelu")["winners"]
-    assert [(w["us"], w["general"]) for w in winners] == [(4.0, False), (9.0, True)]
+    assert [(w["us"], w["general"]) for w in winners] == [(9.0, True), (4.0, False)]  # measured, then modelled
     task = next(t for t in browse.tasks(base) if t["task"] == "gelu")
-    assert (task["evaluations"], task["correct"]) == (4, 2)
+    assert (task["trials"], task["correct"]) == (4, 2)
     assert browse.show(base, "r1")["attempts"] == 3
     assert browse.show(base, key(12))["infeasible"] == [{"M": 65, "N": 7}, {"M": 1, "N": 1}]
-    evidence = {tm: browse.show(base, key(tm))["evidence"] for tm in (11, 12, 13, 14)}
-    assert evidence == {11: [SPILLS], 12: [SPILLS, OTHER_KERNEL], 13: [], 14: [SPILLS]}  # of verdict and trial, once
+    shown = {tm: browse.show(base, key(tm)) for tm in (11, 12, 13, 14)}
+    evidence = {tm: [e["kernel"] for e in row["evidence"]] for tm, row in shown.items()}
+    elsewhere = {tm: [e["kernel"] for e in row["evidence_elsewhere"]] for tm, row in shown.items()}
+    spills, other = SPILLS["kernel"], OTHER_KERNEL["kernel"]
+    assert evidence == {11: [spills], 12: [spills], 13: [], 14: [spills]}  # of verdict and trial, once
+    assert elsewhere == {11: [], 12: [other], 13: [], 14: []}
     assert "evidence" not in browse.show(base, key(12))["verdict"]
     rule = next(r for r in browse.rules(base) if r["key"] == "u3")
     assert (rule["evidence"], rule["status"], rule["effect"]) == (1, "supported", -0.1)
@@ -207,5 +211,5 @@ def test_model_calls_and_foreign_keys_are_carried_over(store: Store) -> None:
 def test_a_migrated_base_goes_on(store: Store) -> None:
     (known,) = store.best(TASK, "rtx5070")
     store.record([known.fuller(evaluator="v2", verdict=None)], run="r2", move="search")
-    assert browse.attempts(store.database)[0]["id"] == known.fuller(evaluator="v2").key
+    assert browse.attempts(store.database)[0]["trial"] == known.fuller(evaluator="v2").key
     assert len(browse.attempts(store.database)) == 5

@@ -213,7 +213,7 @@ def test_a_winner_is_one_per_run_task_chip_and_shape(store: Store) -> None:
     (kernel,) = browse.kernels(store.database)
     assert (kernel["us"], kernel["configuration"], kernel["kind"]) == (32.0, {"TM": 32}, "modelled")
     store.mark_promoted("r1", TASK.identity)
-    assert [k["id"] for k in browse.kernels(store.database, status="promoted")] == [CANDIDATE.digest]
+    assert [k["kernel"] for k in browse.kernels(store.database, status="promoted")] == [CANDIDATE.digest]
 
 
 def test_a_run_can_be_taken_over_and_an_unknown_one_names_the_latest(store: Store) -> None:
@@ -330,7 +330,7 @@ def test_browsing_filters_by_op_gpu_and_status(store: Store) -> None:
     (unsafe,) = browse.attempts(store.database, status="unsafe")
     assert (unsafe["configuration"], unsafe["us"], unsafe["kind"]) == ({"TM": 8}, 8.0, "modelled")
     (task,) = browse.tasks(store.database)
-    assert (task["evaluations"], task["correct"]) == (3, 2)
+    assert (task["trials"], task["correct"]) == (3, 2)
 
 
 def test_a_measured_time_hides_a_modelled_one_in_attempts(store: Store) -> None:

@@ -1,6 +1,7 @@
 """Evidence once: what the assembler said is the trial's, no longer the verdict's as well.
 
-A trial that was searched had the evidence of its first plan, its verdict that of all: the kernels of both are kept.
+A trial that was searched has the evidence of its first plan, its verdict had that of all: what the verdict alone had is
+of kernels for other sizes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ def upgrade() -> None:
         verdict = record["verdict"]
         if verdict is None or "evidence" not in verdict:
             continue
-        said = {e["kernel"]: e for e in [*record["evidence"], *verdict["evidence"]]}
+        first = record["evidence"] or verdict["evidence"]
+        kernels = {e["kernel"] for e in first}
+        elsewhere = [e for e in verdict["evidence"] if e["kernel"] not in kernels]
         kept = {name: value for name, value in verdict.items() if name != "evidence"}
-        changed.append({"of": key, "new": record | {"verdict": kept, "evidence": list(said.values())}})
+        new = record | {"verdict": kept, "evidence": first, "evidence_elsewhere": elsewhere}
+        changed.append({"of": key, "new": new})
     if changed:
         mine = trials.update().where(trials.c.key == sa.bindparam("of"))
         connection.execute(mine.values(record=sa.bindparam("new", type_=sa.JSON())), changed)
