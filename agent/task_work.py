@@ -187,9 +187,12 @@ class TaskWork:
             if judged is None:
                 continue
             self.hear(judged)
+            best = self.general if judged.general else self.special
+            if best is not None and not self.time(judged) < self.time(best):
+                continue  # its fastest configuration was rejected
             if judged.general:
                 self.general = judged
-            elif self.special is None or self.time(judged) < self.time(self.special):
+            else:
                 self.special = judged
         if self.general is not None and self.special is not None and not self.worth(self.special, self.general):
             self.special = None

@@ -25,9 +25,10 @@ class Plans:
         self._known: dict[str, Launchable] = {}
 
     def put(self, *plans: Launchable) -> None:
-        """Keeps plans in memory.  One that was traced stays what it is."""
+        """Keeps plans in memory; of two of one digest the one that was traced."""
         for plan in plans:
-            self._known.setdefault(plan.digest, plan)
+            if type(self._known.get(plan.digest)) in (type(None), Launchable):
+                self._known[plan.digest] = plan
 
     def of(self, trial: Trial) -> tuple[Launchable, ...]:
         """The plans that the trial names, in order; none where it names none, or where one is nowhere whole."""

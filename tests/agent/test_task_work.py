@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from agent.progress import Lines
 from agent.task_work import TaskWork
 from evaluator.judge import judge
 from evaluator.oracle import Oracle
 from evaluator.plans import Plans
+from evaluator.timer import MODEL
 from evaluator.trial import begin
 from knowledge_base.chips import chip
-from knowledge_base.records import Candidate, Trial
+from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.store import Store
 
@@ -51,8 +53,8 @@ class Judges:
 
 def work(store: Store) -> TaskWork:
     context = SimpleNamespace(
-        store=store, judges=Judges(), plans=Plans(store), chip=CHIP, seed=5, run="", search_seconds=1.0,
-        check_time=lambda: None, check_stopping=lambda: None,
+        store=store, judges=Judges(), plans=Plans(store), timer=MODEL, progress=Lines(), chip=CHIP, seed=5, run="",
+        search_seconds=1.0, check_time=lambda: None, check_stopping=lambda: None,
     )  # fmt: skip
     return TaskWork(context, TASK, "attention_qkv", 1, 1.0)  # type: ignore[arg-type]
 
@@ -65,6 +67,10 @@ def test_plans_come_back_as_they_were_stored(store: Store, judged: tuple[Trial, 
     assert back.traced(trial) is None  # the judge takes none that was read back
     assert plans.traced(trial) is plans.of(trial)[0]
     assert Plans().of(trial) == ()
+    back.put(*plans)  # traced here after all
+    assert back.traced(trial) is plans.traced(trial)
+    back.put(*Plans(store).of(trial))
+    assert back.traced(trial) is plans.traced(trial)
 
 
 def test_a_verdict_is_reused_without_a_judge(store: Store, judged: tuple[Trial, Plans]) -> None:
@@ -85,3 +91,21 @@ def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again
     assert again.correct
     assert task.fresh
     assert Plans(store).of(again)  # and is whole again
+
+
+def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
+    store: Store, judged: tuple[Trial, Plans], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fastest configuration promised more than the general kernel, and was rejected."""
+
+    def timed(us: float) -> Trial:
+        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0)
+        return judged[0].fuller(measurements=(time,))
+
+    task = work(store)
+    task.general = timed(10.0)
+    for found, winner in ((12.0, 10.0), (9.0, 9.0)):
+        monkeypatch.setattr(task, "judge_best", lambda trials, move, found=found: timed(found))
+        task.decide([([timed(5.0)], "improve")])
+        assert task.time(task.general).us == winner
+    assert len(task.tried) == 2  # heard of all the same
