@@ -120,12 +120,12 @@ class TaskWork:
     def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:
         """The candidate's configurations: as they are known, else searched now and recorded."""
         context, kind, configurations = self.context, self.context.timer.kind, span(candidate.source)
-        trials = self.recorded(candidate)
+        trials = self.stored(candidate)
         if not searched(trials, kind, configurations):
             self.fresh = True
             self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # somebody checked it
             context.store.record(self.search(candidate, seconds), run=context.run, move="search")
-            trials = self.recorded(candidate)
+            trials = self.stored(candidate)
         ranked = rank(trials, kind)
         self.searched[candidate.digest] = len(trials), configurations
         self.promising += [trial.configuration for trial in ranked[:1]]
@@ -134,7 +134,7 @@ class TaskWork:
             self.hear(refused)
         return ranked
 
-    def recorded(self, candidate: Candidate) -> list[Trial]:
+    def stored(self, candidate: Candidate) -> list[Trial]:
         """What the knowledge base has of the candidate at the task's sizes, by this version of the evaluator."""
         context, task = self.context, self.task
         return context.store.of_candidate(

@@ -26,8 +26,10 @@ class Plans:
 
     def put(self, *plans: Launchable) -> None:
         """Keeps plans in memory; of two of one digest the one that was traced."""
+        from evaluator.trace import Traced
+
         for plan in plans:
-            if type(self._known.get(plan.digest)) in (type(None), Launchable):
+            if not isinstance(self._known.get(plan.digest), Traced):
                 self._known[plan.digest] = plan
 
     def of(self, trial: Trial) -> tuple[Launchable, ...]:

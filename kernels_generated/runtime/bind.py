@@ -100,10 +100,6 @@ class BoundLaunch:
     arguments: tuple[Array | Scalar, ...]
 
     @property
-    def arrays(self) -> tuple[Array, ...]:
-        return tuple(a for a in self.arguments if isinstance(a, Array))
-
-    @property
     def words(self) -> tuple[int | float | bool | Array, ...]:
         """What the kernel is passed: an array is its address (the array stands for it), its sizes, its strides."""
         out: list[int | float | bool | Array] = []
