@@ -11,13 +11,13 @@ from knowledge_base.content import canonical, content_key
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Decomposition, Task
 
-from .context import Context
+from .context import RunContext
 
 LABEL = "the whole target"
 
 
 def compose(
-    context: Context,
+    context: RunContext,
     target: str,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],
@@ -42,7 +42,7 @@ def compose(
 
 
 def _trial(
-    context: Context,
+    context: RunContext,
     target: str,
     decomposition: Decomposition,
     winners: Mapping[str, Trial],

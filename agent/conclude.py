@@ -6,10 +6,10 @@ from knowledge_base.records import Trial
 from knowledge_base.snf.task import Task
 
 from . import winners
-from .context import Context
+from .context import RunContext
 
 
-def keep(context: Context, task: Task, trial: Trial) -> str:
+def keep(context: RunContext, task: Task, trial: Trial) -> str:
     """Writes and records a winner; returns its folder, relative to the run's."""
     plans = context.plans.of(trial)
     folder = winners.write(context.folder.path / "winners", task, trial, plans, {"run": context.run})

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from .rundir import RunFolder
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run's time is up, or the user stopped it: the task stays unfinished."""
 
 
 @dataclass(frozen=True)
-class Context:
+class RunContext:
     """What all tasks of a run share.  ``deadline``: monotonic seconds after which nothing new starts."""
 
     run: str
@@ -50,15 +50,15 @@ class Context:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def check_time(self) -> None:
-        """Raises Stopped when the run's time is up or it was interrupted."""
+        """Raises RunStopped when the run's time is up or it was interrupted."""
         self.check_stopping()
         if self.left < 0:
-            raise Stopped
+            raise RunStopped
 
     def check_stopping(self) -> None:
-        """Raises Stopped when the run was interrupted; a search minds its time itself and keeps what it has."""
+        """Raises RunStopped when the run was interrupted; a search minds its time itself and keeps what it has."""
         if self.stopping.is_set():
-            raise Stopped
+            raise RunStopped
 
     def unfinished(self) -> int:
         """How many tasks still need some of the time."""

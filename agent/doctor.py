@@ -21,7 +21,7 @@ from knowledge_base.errors import EXIT_DONE, EXIT_ENVIRONMENT, UserError
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """state: ok | without (works, less can be done) | missing (needed)."""
 
     name: str
@@ -30,9 +30,9 @@ class Finding:
     mend: str = ""
 
 
-def findings(db: str | None) -> list[Finding]:
+def findings(db: str | None) -> list[Check]:
     """Everything that was looked at, in the order of dependence."""
-    checks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], Check], ...] = (
         _python,
         _machine,
         _torch,
@@ -80,59 +80,59 @@ def doctor(db: str | None, as_json: bool) -> int:
     return code
 
 
-def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()}, {platform.machine()}")
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()}, {platform.machine()}")
 
 
-def _machine() -> Finding:
+def _machine() -> Check:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return Finding("machine", "ok", f"{cores} cores, {memory:.1f} GiB of memory")
+    return Check("machine", "ok", f"{cores} cores, {memory:.1f} GiB of memory")
 
 
-def _torch() -> Finding:
+def _torch() -> Check:
     # Reading a file, where importing torch would take seconds.
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return Finding("torch", "missing", "not installed", "make setup, or: python -m pip install torch==2.13.0")
+        return Check("torch", "missing", "not installed", "make setup, or: python -m pip install torch==2.13.0")
     text = (Path(spec.origin).parent / "version.py").read_text()
     cuda = re.search(r"^cuda\b.*?= '([^']+)'", text, re.MULTILINE)
     build = f"built for CUDA {cuda.group(1)}" if cuda else "CPU build"
-    return Finding("torch", "ok", f"{metadata.version('torch')}, {build}")
+    return Check("torch", "ok", f"{metadata.version('torch')}, {build}")
 
 
-def _package(name: str, wanted: str) -> Finding:
+def _package(name: str, wanted: str) -> Check:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "not installed", f"python -m pip install {name}=={wanted}")
+        return Check(name, "missing", "not installed", f"python -m pip install {name}=={wanted}")
     if version != wanted:
-        return Finding(name, "missing", f"{version}, wanted {wanted}", f"python -m pip install {name}=={wanted}")
-    return Finding(name, "ok", version)
+        return Check(name, "missing", f"{version}, wanted {wanted}", f"python -m pip install {name}=={wanted}")
+    return Check(name, "ok", version)
 
 
-def _tool(name: str) -> Finding:
+def _tool(name: str) -> Check:
     from evaluator import toolchain
 
     try:
         tool = toolchain.tool(name)
     except UserError as error:
-        return Finding(name, "missing", error.what, error.mend)
+        return Check(name, "missing", error.what, error.mend)
     if tool.version != toolchain.VERSION:
         says = f"{tool.version} at {tool.path}; tested with {toolchain.VERSION}"
-        return Finding(name, "without", says, toolchain.MEND)
-    return Finding(name, "ok", tool.version)
+        return Check(name, "without", says, toolchain.MEND)
+    return Check(name, "ok", tool.version)
 
 
-def _tilegym() -> Finding:
+def _tilegym() -> Check:
     try:
-        return Finding("TileGym", "ok", metadata.version("tilegym"))
+        return Check("TileGym", "ok", metadata.version("tilegym"))
     except metadata.PackageNotFoundError:
         mend = "python -m pip install --no-deps tilegym==1.5.1"
-        return Finding("TileGym", "without", "not installed: no examples of others' kernels", mend)
+        return Check("TileGym", "without", "not installed: no examples of others' kernels", mend)
 
 
-def _gpu() -> Finding:
+def _gpu() -> Check:
     from knowledge_base.chips import DEFAULT, from_driver
 
     try:
@@ -140,29 +140,29 @@ def _gpu() -> Finding:
     except UserError as error:
         why = error.what.split(",")[0]
         says = f"none ({why}): kernels run on the CPU from their Tile IR, times for {DEFAULT} are modelled"
-        return Finding("GPU", "without", says)
+        return Check("GPU", "without", says)
     derived = ", figures derived from the driver" if chip.derived else ""
-    return Finding("GPU", "ok", f"{chip.product} ({chip.arch}, {chip.sm_count} SMs{derived}); times are modelled")
+    return Check("GPU", "ok", f"{chip.product} ({chip.arch}, {chip.sm_count} SMs{derived}); times are modelled")
 
 
-def _containment() -> Finding:
+def _containment() -> Check:
     from evaluator.confine import containment
     from knowledge_base.records import Level
 
     held = containment()
     if held.level is not Level.FULL:
-        return Finding("containment", "without", f"{held.level.value}: {held.why}", held.mend)
-    return Finding("containment", "ok", "full: seccomp, Landlock and namespaces of its own hold a candidate")
+        return Check("containment", "without", f"{held.level.value}: {held.why}", held.mend)
+    return Check("containment", "ok", "full: seccomp, Landlock and namespaces of its own hold a candidate")
 
 
-def _key() -> Finding:
+def _key() -> Check:
     from .proposers.choose import choose
 
     choice = choose("auto", None)
-    return Finding("proposer", "ok", f"auto is {choice.name}: {choice.why}")
+    return Check("proposer", "ok", f"auto is {choice.name}: {choice.why}")
 
 
-def _database(db: str | None) -> Finding:
+def _database(db: str | None) -> Check:
     from knowledge_base.store import Store
 
     from .kb import file_of
@@ -171,11 +171,11 @@ def _database(db: str | None) -> Finding:
     if file is not None and not file.is_file():
         folder = next(p for p in file.resolve().parents if p.is_dir())
         with suppress(OSError), tempfile.TemporaryFile(dir=folder):
-            return Finding("database", "ok", f"none yet at {file}: agent run makes it")
+            return Check("database", "ok", f"none yet at {file}: agent run makes it")
         state, says = ("missing" if db else "without"), f"none at {file}, and {folder} can't be written"
-        return Finding("database", state, says, "start agent in a folder of yours, or name a file with --db")
+        return Check("database", state, says, "start agent in a folder of yours, or name a file with --db")
     try:
         with Store.open(db) as store:
-            return Finding("database", "ok", f"{store.database.url} can be written")
+            return Check("database", "ok", f"{store.database.url} can be written")
     except UserError as error:
-        return Finding("database", "missing", error.what, error.mend)
+        return Check("database", "missing", error.what, error.mend)

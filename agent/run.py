@@ -28,7 +28,7 @@ from knowledge_base.store import Store
 from . import report
 from .compose import LABEL, compose
 from .conclude import operations
-from .context import Context, Stopped
+from .context import RunContext, RunStopped
 from .judging import Judges
 from .machine import cores
 from .proposers.base import Proposer
@@ -161,11 +161,11 @@ def _context(
     progress: Progress,
     stopping: threading.Event,
     jobs: int,
-) -> Context:
+) -> RunContext:
     from evaluator.version import evaluator_version
 
     minutes = options.budget_minutes
-    return Context(
+    return RunContext(
         run=run_id,
         store=store,
         folder=folder,
@@ -196,7 +196,7 @@ def make_proposer(choice: Choice, folder: Path, progress: Progress, stopping: th
     return Synthesizer()
 
 
-def _works(context: Context, decomposition: Decomposition) -> list[TaskWork]:
+def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
     """The distinct tasks, the largest share of the target's modelled floor first."""
     tasks = decomposition.tasks
     calls = [
@@ -212,7 +212,7 @@ def _works(context: Context, decomposition: Decomposition) -> list[TaskWork]:
     return [works[i] for i in order]
 
 
-def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult]:
+def _work(works: list[TaskWork], jobs: int, context: RunContext) -> list[TaskResult]:
     """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised."""
     pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="task")
     futures: list[Future[TaskResult]] = [pool.submit(work.run) for work in works]
@@ -233,7 +233,7 @@ def _work(works: list[TaskWork], jobs: int, context: Context) -> list[TaskResult
 
 
 def _composed(
-    context: Context, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
+    context: RunContext, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
 ) -> Trial | None:
     """The trial of the whole target; None where a task has no kernel or the time is up.
 
@@ -247,7 +247,7 @@ def _composed(
     try:
         time = in_sequence((work.time(winner), work.calls) for work, winner in general)
         return compose(context, Path(target).stem, decomposition, winners, time)
-    except Stopped:
+    except RunStopped:
         context.progress.end(LABEL, False, "stopped")
         return None
 

@@ -29,7 +29,7 @@ from knowledge_base.records import Candidate, CompileEvidence, Kind, Status, Tri
 from knowledge_base.snf.task import Task
 
 from .configurations import configurations, listed
-from .context import Stopped
+from .context import RunStopped
 
 if TYPE_CHECKING:
     from evaluator.compile import Cache
@@ -145,7 +145,7 @@ def search(
     verdict: Verdict | None = None
     try:
         run.go(run.trace(chosen), len(listed(first, axes)))
-    except (UserError, Stopped):  # this machine lacks something, or the caller has seen enough
+    except (UserError, RunStopped):  # this machine lacks something, or the caller has seen enough
         raise
     except Exception as error:
         verdict = defect(error)

@@ -17,7 +17,7 @@ from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
 
 from .conclude import keep
-from .context import Context, Stopped
+from .context import RunContext, RunStopped
 from .proposers.base import ProposalRequest
 from .ranking import rank, recorded, searched, span
 from .summary import Effort, TaskResult
@@ -37,7 +37,7 @@ class TaskWork:
     ``share``: of the target's modelled floor, all calls together; it gets that share of the time for searching.
     """
 
-    def __init__(self, context: Context, task: Task, label: str, calls: int, share: float) -> None:
+    def __init__(self, context: RunContext, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls = context, task, label, calls
         self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
         self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
@@ -60,7 +60,7 @@ class TaskWork:
                 if not candidates:
                     break
                 self.decide(self.rankings(candidates))
-        except (Stopped, EnvironmentLacks) as error:
+        except (RunStopped, EnvironmentLacks) as error:
             if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
                 raise  # otherwise: its judge was ended because the run is
             if self.general is None:
@@ -179,7 +179,7 @@ class TaskWork:
             self.say(0.4 + 0.6 * number / len(rankings), "judging")
             try:
                 judged = self.judge_best(trials, move)
-            except Stopped:
+            except RunStopped:
                 self.context.check_stopping()
                 if self.general is None:
                     raise

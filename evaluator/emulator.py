@@ -22,10 +22,10 @@ from kernels_generated.runtime.plan import MAX_GRID
 
 from .kernel import Kernel
 from .tileir import Program, RunReport
-from .tileir.execute import launch_words
+from .tileir.arguments import Binding, check_version, pass_arguments, to_bytecode
+from .tileir.launch import launch_words
 from .tileir.memory import Memory
 from .tileir.sanitizer import Sanitizer
-from .tileir.signature import Binding, bind, check_version, export
 
 
 class EmulationError(RuntimeError):
@@ -52,7 +52,7 @@ def program_for(kernel: Any, binding: Binding) -> Program:
     key = repr([(type(p).__name__, p) for p in binding.parameters])
     program = known.get(key)
     if program is None:
-        program = known[key] = Kernel.of(export(kernel, binding.parameters)).program
+        program = known[key] = Kernel.of(to_bytecode(kernel, binding.parameters)).program
     return program
 
 
@@ -84,7 +84,7 @@ def launch(
     if any(not 1 <= g <= MAX_GRID for g in sizes):
         raise ValueError(f"each size of the grid must be 1 to {MAX_GRID}: {tuple(grid)}")
     memory = sanitizer.memory if sanitizer is not None else Memory()
-    binding = bind(kernel, args, memory)
+    binding = pass_arguments(kernel, args, memory)
     program = program_for(kernel, binding)
     report = launch_words(
         program, (sizes[0], sizes[1], sizes[2]), binding.words, memory, sanitizer=sanitizer, batch=batch,

@@ -105,7 +105,7 @@ def load() -> None:
     import evaluator.cases
     import evaluator.compile
     import evaluator.executable
-    import evaluator.tileir.execute
+    import evaluator.tileir.launch
     import evaluator.tileir.program
     import evaluator.tileir.sanitizer  # noqa: F401
     import knowledge_base.seal  # noqa: F401

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import InvalidTileIR, TileIRError, Unsupported
-    from .execute import Argument, ArgumentError, Array, RunReport, Scalar, run
+    from .launch import Argument, ArgumentError, Array, RunReport, Scalar, run
     from .machine import StepLimit
     from .program import Program
-    from .sanitizer import Finding, Sanitizer
+    from .sanitizer import Sanitizer, Violation
 
 _HOME = {
     "errors": ("InvalidTileIR", "TileIRError", "Unsupported"),
-    "execute": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "run"),
+    "launch": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "run"),
     "machine": ("StepLimit",),
     "program": ("Program",),
-    "sanitizer": ("Finding", "Sanitizer"),
+    "sanitizer": ("Violation", "Sanitizer"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -32,7 +32,6 @@ __all__ = [
     "Argument",
     "ArgumentError",
     "Array",
-    "Finding",
     "InvalidTileIR",
     "Program",
     "RunReport",
@@ -41,6 +40,7 @@ __all__ = [
     "StepLimit",
     "TileIRError",
     "Unsupported",
+    "Violation",
     "run",
 ]
 

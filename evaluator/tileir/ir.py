@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .locations import Location, parse_location
+
 
 @dataclass(frozen=True, slots=True)
 class PtrElem:
@@ -124,20 +126,6 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
-    """A place in Python source: line counted from 1, column from 0.  ``chain`` are the callers, innermost first."""
-
-    file: str
-    line: int
-    column: int
-    function: str = ""
-    chain: tuple[Location, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-@dataclass(frozen=True, slots=True)
 class Region:
     """A single block of operations; ``arguments`` are the values it defines on entry."""
 
@@ -190,6 +178,4 @@ class Module:
 
     def location(self, op: Op) -> Location | None:
         """Where in the Python source ``op`` comes from: the outermost line outside the cuda.tile package."""
-        from .locations import parse_location
-
         return parse_location(op.loc, self.locations)

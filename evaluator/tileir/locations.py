@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from .ir import Location
+from dataclasses import dataclass
 
 _PLACE = re.compile(r'(?:loc\()?"((?:[^"\\]|\\.)*)":(\d+):(\d+)\)?')
 _DI = re.compile(r"#cuda_tile\.di_loc<(.*) in (#\w+)>")
@@ -14,6 +13,20 @@ _ALIAS = re.compile(r"(?:loc\()?(#\w+)\)?")
 _NAME = re.compile(r'name = "([^"]*)"')
 # cuTile's own helpers (astype, cdiv …) appear as callees; a user wants the line that called them.
 _PACKAGE = ("cuda/tile/", "cuda\\tile\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in Python source: line counted from 1, column from 0.  ``chain`` are the callers, innermost first."""
+
+    file: str
+    line: int
+    column: int
+    function: str = ""
+    chain: tuple[Location, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 def parse_location(key: str | None, table: Mapping[str, str]) -> Location | None:

@@ -13,17 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from . import ir
-from .memory import Memory
-
-if TYPE_CHECKING:
-    from .sanitizer import Sanitizer
+from .memory import Allocation, Memory
+from .tile_views import PerLane, TileView
+from .windows import Lattice, Piece, Window
 
 YIELD, CONTINUE, BREAK, RETURN = "yield", "continue", "break", "return"
 
@@ -59,6 +58,36 @@ class Stopped(Exception):
         self.limit = limit
 
 
+class Watcher(Protocol):
+    """Who is told of what a launch does, as it does it: the sanitizer.  It changes nothing."""
+
+    def operands(self, frame: Frame, op: ir.Op, values: Sequence[Tensor]) -> None:
+        """``op`` is about to compute on ``values``."""
+
+    def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any, note: bool = False) -> None:
+        """Something is wrong; ``bad`` marks lanes (and elements), None stands for all."""
+
+    def indices(
+        self, frame: Frame, op: ir.Op, view: TileView, at: Sequence[PerLane], sparse: Tensor | None = None
+    ) -> None:
+        """``op`` is about to access the tile of ``view`` that begins ``at``."""
+
+    def windows(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
+        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+    ) -> None:  # fmt: skip
+        """Strided windows of elements of ``size`` bytes were accessed; ``lane``: the lattice's axis of lanes."""
+
+    def elements(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
+        access: str,
+    ) -> None:  # fmt: skip
+        """Elements of ``size`` bytes are about to be accessed where ``active``, by index; its first axis is lanes."""
+
+    def stray(self, frame: Frame, op: ir.Op, index: Tensor, where: Tensor | None, message: str, access: str) -> None:
+        """An access outside all allocations or outside its own: ``index`` where ``where``."""
+
+
 class Exit(NamedTuple):
     """Lanes that leave a region: how, which blocks, with which values."""
 
@@ -75,7 +104,7 @@ class Run:
     memory: Memory
     grid: tuple[int, int, int]
     padding_fill: float
-    sanitizer: Sanitizer | None
+    watcher: Watcher | None
     write: Callable[[str], object]
     max_iterations: int
     deadline: float | None
@@ -89,9 +118,9 @@ class Run:
         lane = int(np.flatnonzero(~holds.reshape(len(holds), -1).all(1))[0])
         x, y, z = (int(c[0]) for c in self.coordinates(frame.ids[lane : lane + 1]))
         self.asserts.append(AssertionFailure(op.attrs["message"], (x, y, z), self.module.location(op), op))
-        if self.sanitizer is not None:
+        if self.watcher is not None:
             message = f"the kernel's assertion {op.attrs['message']!r} does not hold"
-            self.sanitizer.report(frame, op, "assert", message, ~holds)
+            self.watcher.report(frame, op, "assert", message, ~holds)
 
     def tick(self, op: ir.Op) -> None:
         """Counts a loop iteration (of all lanes together).  Raises Stopped past a limit."""
@@ -305,8 +334,8 @@ class _Counter:
         if op.attrs["unsigned"] and self.dtype != torch.int64:
             mask = (1 << (8 * self.dtype.itemsize)) - 1
             low, high, step = low & mask, high & mask, step & mask
-        if (step <= 0).any() and frame.run.sanitizer is not None:
-            frame.run.sanitizer.report(frame, op, "loop-step", "the step of a for loop is not positive", step <= 0)
+        if (step <= 0).any() and frame.run.watcher is not None:
+            frame.run.watcher.report(frame, op, "loop-step", "the step of a for loop is not positive", step <= 0)
         safe = np.maximum(step, 1)
         trips = np.where(step > 0, np.maximum(-((low - high) // safe), 0), 0)
         self.first, self.step, self.trips = low, step, trips

@@ -11,6 +11,7 @@ from torch import Tensor
 from . import dtypes, ir
 from .machine import Frame, Step
 from .ops_shape import tile_type
+from .printing import render
 
 
 def _bind_block_id(op: ir.Op) -> Step:
@@ -60,8 +61,6 @@ def _format_values(value: Tensor, elem: ir.Elem) -> np.ndarray:
 
 
 def _bind_print(op: ir.Op) -> Step:
-    from .printing import render
-
     kinds = [tile_type(t).elem for t in op.operand_types]
 
     def step(frame: Frame) -> None:

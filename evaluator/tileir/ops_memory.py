@@ -11,8 +11,8 @@ from .machine import Frame, Step
 from .memory import memory_dtype
 from .ops_shape import tile_type
 from .pointers import gather, scatter
+from .tile_views import TileView, make_tensor_view
 from .tiles import load_tiles, store_tiles
-from .views import TileView, make_tensor_view
 
 
 def _bind_load_view(op: ir.Op, widen: bool) -> Step:

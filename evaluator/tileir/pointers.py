@@ -19,7 +19,7 @@ from .memory import MEMORY_BITS, SPACE_BITS, Allocation, memory_dtype
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Target:
+class Hit:
     """Accesses to one allocation: element ``index`` of its flat view where ``active``; both of the access' shape."""
 
     allocation: Allocation
@@ -28,7 +28,7 @@ class Target:
     active: Tensor | None  # None: all
 
 
-def resolve(frame: Frame, op: ir.Op, address: Tensor, mask: Tensor | None, elem: str, access: str) -> Iterator[Target]:
+def resolve(frame: Frame, op: ir.Op, address: Tensor, mask: Tensor | None, elem: str, access: str) -> Iterator[Hit]:
     """The allocations that the active addresses lie in; what lies nowhere is reported and left out.
 
     ``access`` is read, write or atomic; the sanitizer sees each target with it.
@@ -65,15 +65,15 @@ def resolve(frame: Frame, op: ir.Op, address: Tensor, mask: Tensor | None, elem:
             here = ~outside if here is None else here & ~outside
             if not here.any():
                 continue
-        if run.sanitizer is not None:
+        if run.watcher is not None:
             if (
                 not halves
                 and size > 1
                 and bool(((relative & (size - 1) != 0) & (True if here is None else here)).any())
             ):
-                run.sanitizer.report(frame, op, "misaligned", f"an address that is no multiple of {size} bytes", None)
-            run.sanitizer.elements(frame, op, allocation, index >> 1 if halves else index, here, size, access)
-        yield Target(allocation, flat, index, here)
+                run.watcher.report(frame, op, "misaligned", f"an address that is no multiple of {size} bytes", None)
+            run.watcher.elements(frame, op, allocation, index >> 1 if halves else index, here, size, access)
+        yield Hit(allocation, flat, index, here)
 
 
 def _name(allocation: Allocation) -> str:
@@ -81,8 +81,8 @@ def _name(allocation: Allocation) -> str:
 
 
 def _stray(frame: Frame, op: ir.Op, index: Tensor, where: Tensor | None, message: str, access: str) -> None:
-    if frame.run.sanitizer is not None:
-        frame.run.sanitizer.stray(frame, op, index, where, message, access)
+    if frame.run.watcher is not None:
+        frame.run.watcher.stray(frame, op, index, where, message, access)
 
 
 def gather(frame: Frame, op: ir.Op, address: Tensor, mask: Tensor | None, elem: str) -> Tensor:

@@ -207,8 +207,8 @@ def _checked(op: ir.Op, step: Step) -> Step:
     """The step, its operands looked at first where a sanitizer watches."""
 
     def checked(frame: Frame) -> None:
-        if frame.run.sanitizer is not None:
-            frame.run.sanitizer.operands(frame, op, [frame.env[v] for v in op.operands])
+        if frame.run.watcher is not None:
+            frame.run.watcher.operands(frame, op, [frame.env[v] for v in op.operands])
         step(frame)
 
     return checked

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from . import ir
-
-if TYPE_CHECKING:
-    from .program import Program
-    from .sanitizer import Sanitizer
+from .memory import Allocation, Memory
+from .program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +34,26 @@ class PassedArray:
         return self.address + (last + 1) * self.itemsize
 
 
-def check_arguments(
-    sanitizer: Sanitizer, program: Program, words: Sequence[int | float | bool], arrays: Sequence[PassedArray]
-) -> None:
-    """Reports arrays beyond their buffers, violated ``assume``s on parameters, and arrays that overlap."""
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A promise that a launch's arguments break.  ``op``: the ``assume`` that made it, where one did."""
+
+    kind: str
+    message: str
+    op: ir.Op | None = None
+    allocation: Allocation | None = None
+
+
+def broken(
+    program: Program, words: Sequence[int | float | bool], arrays: Sequence[PassedArray], memory: Memory
+) -> Iterator[Broken]:
+    """Arrays beyond their buffers, violated ``assume``s on parameters, and arrays that overlap."""
     arrays = [a for a in arrays if 0 not in a.shape]
     for array in arrays:
-        allocation = sanitizer.memory.owner(array.address)
+        allocation = memory.owner(array.address)
         if allocation is not None and not allocation.base <= array.address <= array.end <= allocation.end:
             message = f"array argument {array.name} reaches beyond its buffer of {allocation.nbytes} bytes"
-            sanitizer.add("view-extent", message, allocation=allocation)
+            yield Broken("view-extent", message, allocation=allocation)
     # The front end itself promises that the stride of an axis of length 1 is aligned: only 0 is multiplied by it.
     idle = {
         array.position + 1 + len(array.shape) + axis
@@ -54,15 +62,15 @@ def check_arguments(
         for axis, length in enumerate(array.shape)
         if length == 1
     }
-    _check_assumptions(sanitizer, program, words, idle)
+    yield from _assumptions(program, words, idle)
     for i, one in enumerate(arrays):
         for other in arrays[i + 1 :]:
             if (_written(program, one) or _written(program, other)) and shared_byte(one, other) is not None:
                 message = f"array arguments {one.name} and {other.name} overlap, and the kernel writes one of them"
-                sanitizer.add("overlap", message, allocation=sanitizer.memory.owner(one.address))
+                yield Broken("overlap", message, allocation=memory.owner(one.address))
 
 
-def _check_assumptions(sanitizer: Sanitizer, program: Program, words: Sequence[Any], idle: set[int]) -> None:
+def _assumptions(program: Program, words: Sequence[Any], idle: set[int]) -> Iterator[Broken]:
     """Follows chains of ``assume`` from the parameters; predicates on computed values are no promise of the caller.
 
     idle: parameters whose value does not matter.
@@ -72,16 +80,16 @@ def _check_assumptions(sanitizer: Sanitizer, program: Program, words: Sequence[A
         if op.name != "assume" or op.operands[0] not in position:
             continue
         place = position[op.results[0]] = position[op.operands[0]]
-        broken = _broken(op.attrs["assume"], int(words[place]))
-        if broken and place not in idle:
+        wrong = _wrong(op.attrs["assume"], int(words[place]))
+        if wrong and place not in idle:
             kind = op.operand_types[0]
             pointer = isinstance(kind, ir.TileType) and isinstance(kind.elem, ir.PtrElem)
             what = "address" if pointer else f"value {words[place]}"
-            message = f"parameter {place}: its {what} {broken}, against what the kernel was compiled to assume"
-            sanitizer.add("assumption", message, op=op)
+            message = f"parameter {place}: its {what} {wrong}, against what the kernel was compiled to assume"
+            yield Broken("assumption", message, op)
 
 
-def _broken(assumption: ir.Assumption, word: int) -> str:
+def _wrong(assumption: ir.Assumption, word: int) -> str:
     if assumption.kind == "div_by" and word % assumption.divisor:
         return f"is not divisible by {assumption.divisor}"
     if assumption.low is not None and word < assumption.low:

@@ -32,19 +32,20 @@ from torch import Tensor
 from . import ir
 from .clocks import Clocks
 from .machine import Frame, Run
-from .memory import Allocation, Memory
+from .memory import Allocation, Memory, memory_dtype
 from .program import Program
-from .promises import PassedArray, check_arguments
+from .promises import PassedArray, broken
 from .provenance import SYNC_ELEMENTS
-from .shadow import ATOMIC, ATOMIC_READ, CONFLICTS, MANY, READ, WRITE, Shadow, Window
+from .shadow import ATOMIC, ATOMIC_READ, CONFLICTS, MANY, READ, WRITE, Shadow
+from .tile_views import PerLane, TileView
 from .undefined import CHECKS
-from .windows import Lattice, Piece
+from .windows import Lattice, Piece, Window
 
 _ORDERS = frozenset({"acquire", "release", "acq_rel"})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """One thing found.  ``block`` is (x, y, z), ``element`` an index into ``buffer`` in elements of the access.
 
     ``launch`` counts the sanitizer's launches from 0.  Fields that do not apply are None or empty.
@@ -71,8 +72,8 @@ class Sanitizer:
 
     def __init__(self) -> None:
         self.memory = Memory()
-        self.findings: list[Finding] = []
-        self.notes: list[Finding] = []
+        self.findings: list[Violation] = []
+        self.notes: list[Violation] = []
         self.launches = 0
         self._seen: set[tuple[Any, ...]] = set()
         self._shadows: dict[int, Shadow] = {}
@@ -95,9 +96,10 @@ class Sanitizer:
         if program.writes is not None:
             owners = [self.memory.owner(int(words[p])) for p in program.writes]
             self._watched = {a.index for a in owners if a is not None}
-        check_arguments(self, program, words, arrays)
+        for promise in broken(program, words, arrays, self.memory):
+            self.add(promise.kind, promise.message, op=promise.op, allocation=promise.allocation)
 
-    def end(self) -> tuple[Finding, ...]:
+    def end(self) -> tuple[Violation, ...]:
         """A launch ends: its findings."""
         for index, shadow in self._shadows.items():
             self._note_written(self.memory.allocations[index], shadow)
@@ -141,7 +143,7 @@ class Sanitizer:
             coordinates = (int(x[0]), int(y[0]), int(z[0]))
         name = "" if allocation is None else allocation.name
         (self.notes if note else self.findings).append(
-            Finding(
+            Violation(
                 kind, message, self.launches, coordinates, op.name if op is not None else "",
                 where.file if where else "", where.line if where else 0, name, element,
             )
@@ -178,7 +180,7 @@ class Sanitizer:
     # -- views
 
     def indices(
-        self, frame: Frame, op: ir.Op, view: Any, at: Sequence[int | np.ndarray], sparse: Tensor | None = None
+        self, frame: Frame, op: ir.Op, view: TileView, at: Sequence[PerLane], sparse: Tensor | None = None
     ) -> None:
         """Tiles entirely outside their array; partly outside where the kernel promised that they are not."""
         promised = op.attrs.get("inbounds", ())
@@ -282,8 +284,6 @@ class Sanitizer:
         return f"({int(x[0])}, {int(y[0])}, {int(z[0])})"
 
     def _element_size(self, op: ir.Op) -> int:
-        from .memory import memory_dtype
-
         for kind in op.operand_types:
             if isinstance(kind, ir.TileViewType):
                 return memory_dtype(kind.tensor.elem).itemsize

@@ -14,7 +14,7 @@ from . import dtypes, ir
 from .machine import Frame, take
 from .memory import MEMORY_BITS, Allocation, memory_dtype
 from .pointers import gather, scatter
-from .views import PerLane, TileView, addresses, element_coordinates, starts
+from .tile_views import PerLane, TileView, addresses, element_coordinates, starts
 from .windows import Lattice, Piece, Window, apart, decompose, is_whole, pieces, to_lanes, to_rows
 
 _PADDING = {"zero": 0.0, "neg_zero": -0.0, "nan": float("nan"), "pos_inf": float("inf"), "neg_inf": float("-inf")}
@@ -95,8 +95,8 @@ def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor
     if layout is None:
         return _load_elements(frame, op, view, indices, target)
     at: Sequence[PerLane] = starts(view, list(indices))
-    if frame.run.sanitizer is not None:
-        frame.run.sanitizer.indices(frame, op, view, at)
+    if frame.run.watcher is not None:
+        frame.run.watcher.indices(frame, op, view, at)
     order = _memory_order(layout)
     if order is not None:
         layout, at = layout.permuted(order), [at[k] for k in order]
@@ -140,8 +140,8 @@ def _load_lattice(
     if found is None:
         return None
     flat, elem = layout.flat, view.tensor.elem
-    if frame.run.sanitizer is not None:
-        frame.run.sanitizer.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read", lane)
+    if frame.run.watcher is not None:
+        frame.run.watcher.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read", lane)
     if len(found) == 1 and is_whole(lattice, layout.tile, layout.extents):
         return torch.as_strided(flat, *found[0][1]).to(target, copy=True, memory_format=torch.contiguous_format)
     out = _padding(elem, view.kind.padding, frame.run.padding_fill, target).repeat(*lattice.counts, *layout.tile)
@@ -166,8 +166,8 @@ def addresses_of(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tens
         sparse = dense[view.kind.sparse_dim]
         dense[view.kind.sparse_dim] = torch.zeros(1, dtype=torch.int64)
     at = starts(view, dense)
-    if frame.run.sanitizer is not None:
-        frame.run.sanitizer.indices(frame, op, view, at, sparse)
+    if frame.run.watcher is not None:
+        frame.run.watcher.indices(frame, op, view, at, sparse)
     offset, inside = addresses(view, element_coordinates(view, at, sparse))
     base = torch.as_tensor(view.tensor.base, dtype=torch.int64).reshape(-1, *(1,) * len(view.kind.tile))
     bits = MEMORY_BITS[view.tensor.elem]
@@ -189,8 +189,8 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
         address, inside = addresses_of(frame, op, view, indices)
         if len(frame.ids) > 1:
             address = address.expand(len(frame.ids), *address.shape[1:])
-        if frame.run.sanitizer is not None and view.kind.kind != "gather_scatter":
-            frame.run.sanitizer.report(frame, op, "written-twice", TWICE, _twice(address, inside))
+        if frame.run.watcher is not None and view.kind.kind != "gather_scatter":
+            frame.run.watcher.report(frame, op, "written-twice", TWICE, _twice(address, inside))
         scatter(frame, op, address, inside, values, elem)
 
 
@@ -211,15 +211,15 @@ def _store_windows(
     work = [(lattice, _windows(layout, lattice)) for lattice in decompose(at, len(frame.ids))]
     if any(found is None or not all(apart(window) for _, window in found) for _, found in work):
         return False
-    sanitizer = frame.run.sanitizer
-    if sanitizer is not None:
-        sanitizer.indices(frame, op, view, at)
+    watcher = frame.run.watcher
+    if watcher is not None:
+        watcher.indices(frame, op, view, at)
     for number, (lattice, found) in enumerate(work):
         assert found is not None
         lane = number if len(work) > 1 else None
-        if sanitizer is not None:
+        if watcher is not None:
             size = layout.flat.element_size()
-            sanitizer.windows(frame, op, layout.allocation, size, lattice, found, "write", lane)
+            watcher.windows(frame, op, layout.allocation, size, lattice, found, "write", lane)
         mine = values if lane is None or values.shape[0] == 1 else values[lane : lane + 1]
         rows = to_rows(lattice, mine, layout.tile)
         for piece, window in found:

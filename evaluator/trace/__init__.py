@@ -1,9 +1,9 @@
 """Candidate file → launch plans and Tile IR bytecode.
 
-The candidate runs in a confined child (:mod:`.child`), on arrays without data (:mod:`.views`), with symbolic integers
-(:mod:`.symbolic`), under a stand-in for torch (:mod:`.fake_torch`).  This module is the parent's side: it checks the
-text (:mod:`.contract`), starts the child, and believes nothing of the answer that it has not checked.  A candidate's
-failure is a Verdict, never an exception.
+The candidate runs in a confined child (:mod:`.child`), on arrays without data (:mod:`.dataless`), with symbolic
+integers (:mod:`.symbolic`), under a stand-in for torch (:mod:`.fake_torch`).  This module is the parent's side: it
+checks the text (:mod:`.contract`), starts the child, and believes nothing of the answer that it has not checked.  A
+candidate's failure is a Verdict, never an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernels_generated.runtime.expr import ExprError, evaluate, to_json
 from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
 
 from . import contract
-from .compare import same_launches
+from .launches import same_launches
 from .refusal import FAILURES
 from .result import KernelInfo, Request, Traced, read_kernel_info
 

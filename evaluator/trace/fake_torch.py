@@ -12,9 +12,9 @@ import types
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from .dataless import Dataless, Shape, contiguous_strides
 from .refusal import Refusal
 from .symbolic import Number, int_like
-from .views import Array, Shape, contiguous_strides
 
 OFFER = (
     "of torch, launch can use dtypes, empty, zeros, empty_like, zeros_like, views of arrays and device queries; "
@@ -116,8 +116,8 @@ class Allocator(Protocol):
     def chip(self, fact: str) -> Any: ...
 
 
-class Tensor(Array):
-    """torch.Tensor without data: see :class:`evaluator.trace.views.Array`."""
+class Tensor(Dataless):
+    """torch.Tensor without data: see :class:`evaluator.trace.dataless.Dataless`."""
 
     is_cuda = True
     is_cpu = is_sparse = is_quantized = requires_grad = is_meta = False

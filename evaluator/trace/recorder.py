@@ -18,12 +18,12 @@ from cuda.tile import kernel as Kernel
 from kernels_generated.runtime.expr import evaluate, from_json, normalise, to_json
 from kernels_generated.runtime.plan import MAX_GRID
 
+from .dataless import Shape, contiguous_strides, product
 from .export import FrontEndError, export, forget, sha256
 from .fake_torch import BY_CODE, Dtype, Stream, Tensor
 from .refusal import Refusal
 from .signature import Described, describe
-from .symbolic import SHADOWS, STALE, Context, Number, Ratio, Size, expr_of, int_like, value_of
-from .views import Shape, contiguous_strides, product
+from .symbolic import SHADOWS, STALE, Context, Number, Ratio, SymbolicSize, expr_of, int_like, value_of
 
 MAX_LAUNCHES = 256  # an honest task needs a handful
 MAX_WORKSPACES = 64
@@ -78,10 +78,10 @@ class Recorder:
     # ------------------------------------------------------------------------------------------ arguments
 
     def number(self, data: Any) -> Number:
-        """An expression in JSON as a plain int (concrete) or a Size."""
+        """An expression in JSON as a plain int (concrete) or a SymbolicSize."""
         expr = normalise(from_json(data))
         value = evaluate(expr, self._dims)
-        return value if self.policy == "concrete" or isinstance(expr, int) else Size(self.context, expr, value)
+        return value if self.policy == "concrete" or isinstance(expr, int) else SymbolicSize(self.context, expr, value)
 
     def arguments(self) -> list[Tensor]:
         """The task's inputs, then its outputs, as arrays without data."""
@@ -229,7 +229,7 @@ class Recorder:
 
     def _own(self, number: Number) -> Any:
         """The number as JSON.  A size of an earlier trace, which a candidate may have kept, is refused."""
-        if type(number) is Size and number.context is not self.context:
+        if type(number) is SymbolicSize and number.context is not self.context:
             raise Refusal("stale-size", STALE)
         return to_json(expr_of(number))
 
@@ -307,11 +307,11 @@ def _arrays(value: Any) -> Iterator[Tensor]:
 
 
 def _plain(context: Context, value: Any) -> Any:
-    if type(value) is Size:
+    if type(value) is SymbolicSize:
         return context.pin(value)
     if type(value) is Ratio:
         return float(value)
-    if isinstance(value, tuple) and any(type(v) in (Size, Ratio, tuple) for v in value):
+    if isinstance(value, tuple) and any(type(v) in (SymbolicSize, Ratio, tuple) for v in value):
         return tuple(_plain(context, v) for v in value)
     return value
 

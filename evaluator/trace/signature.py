@@ -25,7 +25,7 @@ from evaluator.launch_rules import ALIGNMENT_BYTES, INT32_MAX, array_facts
 
 from .fake_torch import Dtype, Tensor
 from .refusal import Refusal
-from .symbolic import Context, Ratio, Size, int_like, value_of
+from .symbolic import Context, Ratio, SymbolicSize, int_like, value_of
 
 
 @dataclass
@@ -86,7 +86,7 @@ def _constraint(context: Context, sample: bool, name: str, value: Any, node: Any
 
 
 def _constant(context: Context, name: str, value: Any, out: Described) -> ConstantConstraint:
-    if type(value) is Size:
+    if type(value) is SymbolicSize:
         value = context.pin(value)
     elif type(value) is Ratio:
         value = float(value)

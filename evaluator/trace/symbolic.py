@@ -1,9 +1,9 @@
 """Integers that remember how they were computed, and the guards under which their answers hold.
 
-A :class:`Size` carries an expression over the task's dimensions and its value at the sample sizes.  Arithmetic stays an
-expression; whatever must be answered at once (a comparison, a truth test, a conversion) is answered with the sample's
-value, and the :class:`Context` records the guard that makes the answer right.  Nothing is recorded that the normal form
-or an earlier guard decides already.
+A :class:`SymbolicSize` carries an expression over the task's dimensions and its value at the sample sizes.  Arithmetic
+stays an expression; whatever must be answered at once (a comparison, a truth test, a conversion) is answered with the
+sample's value, and the :class:`Context` records the guard that makes the answer right.  Nothing is recorded that the
+normal form or an earlier guard decides already.
 
 ``Size`` is no subclass of int: C code would then read its value silently.  It answers ``int`` when asked for its class,
 so ``isinstance(M, int)`` holds, while every C conversion goes through ``__index__``, ``__int__`` or ``__float__`` and
@@ -29,7 +29,7 @@ MIRRORED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 STALE = "a size kept from an earlier call of launch is used in this one"
 
-Number = Any  # int | Size: a type checker cannot see that a Size passes for an int
+Number = Any  # int | SymbolicSize: a type checker cannot see that a SymbolicSize passes for an int
 
 
 class Context:
@@ -48,9 +48,9 @@ class Context:
         self._most: dict[Expr, int] = {}
         self._values: dict[Expr, int] = {}
 
-    def symbol(self, name: str) -> Size:
-        """The dimension ``name`` as a Size."""
-        return Size(self, name, self.dims[name])
+    def symbol(self, name: str) -> SymbolicSize:
+        """The dimension ``name`` as a SymbolicSize."""
+        return SymbolicSize(self, name, self.dims[name])
 
     def known(self, comparison: str, left: Number, right: Number) -> bool | None:
         """What follows for every size inside the guards so far, or None; records nothing."""
@@ -69,7 +69,7 @@ class Context:
 
     def pin(self, size: Number) -> int:
         """The plain value of ``size``; the guard says that it is this one."""
-        if isinstance(size, Size):
+        if isinstance(size, SymbolicSize):
             self.test("==", size, size.value)
             return size.value
         return int(size)
@@ -215,18 +215,18 @@ class Context:
 
 
 def expr_of(size: Number) -> Expr:
-    """The expression of an int or a Size."""
-    return size.expr if isinstance(size, Size) else int(size)
+    """The expression of an int or a SymbolicSize."""
+    return size.expr if isinstance(size, SymbolicSize) else int(size)
 
 
 def value_of(size: Number) -> int:
     """The value at the sample, without a guard."""
-    return size.value if isinstance(size, Size) else int(size)
+    return size.value if isinstance(size, SymbolicSize) else int(size)
 
 
 def int_like(value: object) -> bool:
-    """A Size or a plain int; not a bool."""
-    return type(value) is int or type(value) is Size
+    """A SymbolicSize or a plain int; not a bool."""
+    return type(value) is int or type(value) is SymbolicSize
 
 
 def _measure(expr: Expr) -> tuple[int, int]:
@@ -237,7 +237,7 @@ def _measure(expr: Expr) -> tuple[int, int]:
 
 
 def _make(context: Context, op: str, a: Number, b: Number) -> Number:
-    """``a op b`` as a Size, or as an int where it is constant.  ZeroDivisionError as Python has it."""
+    """``a op b`` as a SymbolicSize, or as an int where it is constant.  ZeroDivisionError as Python has it."""
     if context.closed:
         raise Refusal("stale-size", STALE)
     if op in ("fdiv", "cdiv", "mod") and not context.test("!=", b, 0):
@@ -254,16 +254,16 @@ def _make(context: Context, op: str, a: Number, b: Number) -> Number:
     nodes, depth = _measure(expr)
     if nodes > MAX_EXPR_NODES or depth > MAX_EXPR_DEPTH:
         raise Refusal("expression-too-large", f"a size whose formula has {nodes} parts")
-    return Size(context, expr, value)
+    return SymbolicSize(context, expr, value)
 
 
 def _arithmetic(op: str, mirrored: bool = False) -> Any:
     plain = {"+": "__add__", "-": "__sub__", "*": "__mul__", "fdiv": "__floordiv__", "mod": "__mod__"}[op]
     name = plain.replace("__", "__r", 1) if mirrored else plain
 
-    def method(self: Size, other: Any) -> Any:
-        if type(other) in (int, bool, Size):
-            if type(other) is Size and other.context is not self.context:
+    def method(self: SymbolicSize, other: Any) -> Any:
+        if type(other) in (int, bool, SymbolicSize):
+            if type(other) is SymbolicSize and other.context is not self.context:
                 raise Refusal("stale-size", STALE)
             return _make(self.context, op, other, self) if mirrored else _make(self.context, op, self, other)
         if isinstance(other, float | complex):
@@ -275,11 +275,11 @@ def _arithmetic(op: str, mirrored: bool = False) -> Any:
 
 
 def _comparison(op: str, name: str) -> Any:
-    def method(self: Size, other: Any) -> Any:
+    def method(self: SymbolicSize, other: Any) -> Any:
         if type(other) is float and other.is_integer():
             other = int(other)
-        if type(other) in (int, bool, Size):
-            if type(other) is Size and other.context is not self.context:
+        if type(other) in (int, bool, SymbolicSize):
+            if type(other) is SymbolicSize and other.context is not self.context:
                 # A helper's cache compares its keys: "another size" is the answer that never reuses a stale result.
                 if op in ("==", "!="):
                     return op == "!="
@@ -296,15 +296,15 @@ def _comparison(op: str, name: str) -> Any:
 def _pinning(name: str) -> Any:
     """A method of int that has no symbolic meaning: both sides take their sample's value, guarded."""
 
-    def method(self: Size, *others: Any) -> Any:
-        plain = [self.context.pin(o) if type(o) is Size else o for o in others]
+    def method(self: SymbolicSize, *others: Any) -> Any:
+        plain = [self.context.pin(o) if type(o) is SymbolicSize else o for o in others]
         return getattr(self.context.pin(self), name)(*plain)
 
     method.__name__ = name
     return method
 
 
-class Size:
+class SymbolicSize:
     """An integer of the candidate's ``launch``: see the module's text."""
 
     __slots__ = ("context", "expr", "value")
@@ -354,23 +354,23 @@ class Size:
             for _ in range(other):
                 out = out * self
             return out
-        plain = [o.context.pin(o) if type(o) is Size else o for o in (self, other, modulus)]
+        plain = [o.context.pin(o) if type(o) is SymbolicSize else o for o in (self, other, modulus)]
         return pow(plain[0], plain[1]) if modulus is None else pow(*plain)
 
     def __lshift__(self, other: Any) -> Any:
         if type(other) is int and 0 <= other <= MAX_BITS:
             return self * (1 << other)
-        return self.context.pin(self) << (self.context.pin(other) if type(other) is Size else other)
+        return self.context.pin(self) << (self.context.pin(other) if type(other) is SymbolicSize else other)
 
     def __rshift__(self, other: Any) -> Any:
         if type(other) is int and 0 <= other <= MAX_BITS:
             return self // (1 << other)
-        return self.context.pin(self) >> (self.context.pin(other) if type(other) is Size else other)
+        return self.context.pin(self) >> (self.context.pin(other) if type(other) is SymbolicSize else other)
 
     def __and__(self, other: Any) -> Any:
         if type(other) is int and other >= 0 and other & (other + 1) == 0:  # a mask of low bits is a modulus
             return self % (other + 1)
-        return self.context.pin(self) & (self.context.pin(other) if type(other) is Size else other)
+        return self.context.pin(self) & (self.context.pin(other) if type(other) is SymbolicSize else other)
 
     __rand__ = __and__
 
@@ -520,7 +520,7 @@ class Ratio:
 
 def _as_float(name: str) -> Any:
     def method(self: Ratio, *others: Any) -> Any:
-        return getattr(float(self), name)(*(float(o) if type(o) in (Ratio, Size) else o for o in others))
+        return getattr(float(self), name)(*(float(o) if type(o) in (Ratio, SymbolicSize) else o for o in others))
 
     method.__name__ = name
     return method
@@ -540,7 +540,7 @@ def extremum(op: str, plain: Any) -> Any:
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         items = list(args[0]) if len(args) == 1 and not int_like(args[0]) else list(args)
-        sizes = [i for i in items if type(i) is Size]
+        sizes = [i for i in items if type(i) is SymbolicSize]
         if kwargs or not sizes or not all(int_like(i) for i in items):
             return plain(items, **kwargs) if len(args) == 1 else plain(*args, **kwargs)
         out = items[0]
@@ -561,7 +561,7 @@ class _Integer(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
-            if type(args[0]) is Size:
+            if type(args[0]) is SymbolicSize:
                 return args[0]
             if type(args[0]) is Ratio:
                 return args[0].__trunc__()

@@ -19,7 +19,7 @@ MAX_VALUES = 20_000
 MAX_SCALAR_TEXT = 200  # characters: a number's formula is short in any honest text
 
 
-class TooLarge(ValueError):
+class GraphTooLarge(ValueError):
     """A graph of more than MAX_VALUES values, or a scalar formula of absurd length."""
 
 
@@ -39,7 +39,7 @@ class Builder:
     def node(
         self, op: str, args: Sequence[Value], name: str = "t", where: tuple[int, int] = (0, 0), **attrs: Any
     ) -> Node:
-        """Adds ``op(args)``; a name already taken gets a number.  Raises ShapeError, TooLarge.
+        """Adds ``op(args)``; a name already taken gets a number.  Raises ShapeError, GraphTooLarge.
 
         Names in ``reserved`` are kept for :meth:`rename`.
         """
@@ -47,7 +47,7 @@ class Builder:
         if is_scalar(made):
             text = scalar_text(op, [a.name[1:] for a in args], dict(made.attrs))
             if len(text) > MAX_SCALAR_TEXT:
-                raise TooLarge(f"a number written in more than {MAX_SCALAR_TEXT} characters")
+                raise GraphTooLarge(f"a number written in more than {MAX_SCALAR_TEXT} characters")
             made = replace(made, name="$" + text)
             known = self.values.get(made.name)
             if isinstance(known, Node):
@@ -82,7 +82,7 @@ class Builder:
 
     def _add(self, value: Value) -> None:
         if len(self.values) >= MAX_VALUES:
-            raise TooLarge(f"more than {MAX_VALUES} values")
+            raise GraphTooLarge(f"more than {MAX_VALUES} values")
         assert value.name not in self.values, value.name
         self.values[value.name] = value
 

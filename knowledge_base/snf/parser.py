@@ -18,9 +18,10 @@ from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import UserError, nearest
 
 from .errors import SnfError
-from .expressions import CONSTANTS, Evaluator, Function, Path, Real, Size, Value
+from .expressions import CONSTANTS, Evaluator
 from .graph import DTYPES, Graph, Node, Tensor, shape_at
 from .ops import is_scalar
+from .reading import Function, Path, Real, Size, Value
 from .sizes import MAX_SAMPLE, Dimensions, Restart
 from .task import constraints
 

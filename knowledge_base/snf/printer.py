@@ -13,7 +13,7 @@ from kernels_generated.runtime.expr import Expr
 from kernels_generated.runtime.expr import show as show_size
 
 from .graph import Graph, Tensor
-from .ops import OPS
+from .ops import OPS, REQUIRED
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "matmul": "@",
@@ -91,8 +91,6 @@ def _call(name: str, args: Sequence[str]) -> str:
 
 
 def _required(op: str, key: str) -> bool:
-    from .ops import REQUIRED
-
     return dict(OPS[op].attrs)[key] is REQUIRED
 
 

@@ -10,8 +10,8 @@ import torch
 
 from evaluator import emulator
 from evaluator.tileir import InvalidTileIR, Sanitizer
+from evaluator.tileir.arguments import check_version, pass_arguments, tile_dtype
 from evaluator.tileir.memory import Memory
-from evaluator.tileir.signature import bind, check_version, tile_dtype
 
 
 @ct.kernel
@@ -138,7 +138,7 @@ def _static(x: Annotated[ct.Array, ct.ArrayAnnotation(static_shape_dims=(0, -1),
 
 
 def constraint(tensor, kernel=_any):
-    (found,) = bind(kernel, (tensor,), Memory()).parameters
+    (found,) = pass_arguments(kernel, (tensor,), Memory()).parameters
     return found
 
 
@@ -194,8 +194,8 @@ def test_every_dtype_a_launch_takes_has_a_name_in_cutile():
 
 def test_a_signature_is_exported_once_and_another_one_again(monkeypatch):
     exported = []
-    real = emulator.export
-    monkeypatch.setattr(emulator, "export", lambda *a, **k: exported.append(1) or real(*a, **k))
+    real = emulator.to_bytecode
+    monkeypatch.setattr(emulator, "to_bytecode", lambda *a, **k: exported.append(1) or real(*a, **k))
     kernel = ct.kernel(_add._pyfunc)
     args = [torch.zeros(64), torch.zeros(64), torch.zeros(64), 16]
     emulator.launch((4,), kernel, args)
@@ -213,7 +213,7 @@ def test_constants_one_true_and_one_point_zero_are_different_signatures():
 
     out = torch.zeros(1, dtype=torch.int32)
     for value in (1, True, 1.0, 1):
-        emulator.program_for(kernel, bind(kernel, (out, value), Memory()))
+        emulator.program_for(kernel, pass_arguments(kernel, (out, value), Memory()))
     assert len(emulator._PROGRAMS[kernel]) == 3  # exported for each, though the bytecode is the same
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.launch_rules import ArrayFacts, array_facts, common, disjoint
+from evaluator.tileir.arguments import LaunchError, pass_arguments
 from evaluator.tileir.memory import Memory
-from evaluator.tileir.signature import LaunchError, bind
 from evaluator.trace.signature import _Guarded
 from evaluator.trace.symbolic import Context
 
@@ -31,7 +31,7 @@ def test_an_annotation_that_names_no_stride_leaves_them_inferred() -> None:
     def wide(x: ct.IndexedWithInt64):
         pass
 
-    (passed,) = bind(wide, (torch.zeros(48, 40),), Memory()).parameters
+    (passed,) = pass_arguments(wide, (torch.zeros(48, 40),), Memory()).parameters
     assert (passed.index_dtype, passed.stride_constant) == (ct.int64, (None, 1))
 
 
@@ -41,7 +41,7 @@ def test_an_annotation_of_an_axis_that_is_not_there_is_refused() -> None:
         pass
 
     with pytest.raises(LaunchError, match="x: its annotation fixes axis 2, the array has 2"):
-        bind(static, (torch.zeros(48, 40),), Memory())
+        pass_arguments(static, (torch.zeros(48, 40),), Memory())
 
 
 def test_a_fact_that_is_broken_is_named() -> None:

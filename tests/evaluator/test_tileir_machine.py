@@ -13,9 +13,9 @@ from evaluator import emulator
 from evaluator.emulator import EmulationError
 from evaluator.kernel import Kernel
 from evaluator.tileir import Array, Scalar, run
+from evaluator.tileir.arguments import pass_arguments, to_bytecode
 from evaluator.tileir.memory import Memory
 from evaluator.tileir.program import build
-from evaluator.tileir.signature import bind, export
 from evaluator.tileir.text import Unsupported, parse
 
 BATCHES = [None, 1, 3, 64]
@@ -349,7 +349,9 @@ def _waits_for_ever(flag, out):
 def test_a_kernel_that_never_ends_ends_as_a_step_limit_with_the_loops_line():
     flag, out = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     memory = Memory()
-    program = Kernel.of(export(_waits_for_ever, bind(_waits_for_ever, (flag, out), memory).parameters)).program
+    program = Kernel.of(
+        to_bytecode(_waits_for_ever, pass_arguments(_waits_for_ever, (flag, out), memory).parameters)
+    ).program
     arguments = [Array("flag", "i32", 0, (1,), (1,)), Array("out", "i32", 0, (1,), (1,))]
     buffers = {"flag": flag, "out": out}
     report = run(program, (1, 1, 1), arguments, buffers=buffers, max_iterations=1000)
@@ -373,7 +375,7 @@ def test_the_deadline_holds_between_batches_of_a_kernel_without_loops():
 
 def test_a_program_runs_from_bytecode_with_buffers_by_name():
     x, out = torch.arange(28, dtype=torch.int32), torch.zeros(28, dtype=torch.int32)
-    bytecode = export(_branches, bind(_branches, (x, out, 4), Memory()).parameters)
+    bytecode = to_bytecode(_branches, pass_arguments(_branches, (x, out, 4), Memory()).parameters)
     program = Kernel.of(bytecode).program
     arguments = [Array("x", "i32", 0, (28,), (1,)), Array("y", "i32", 0, (28,), (1,))]
     buffers = {"x": x, "y": torch.zeros(28, dtype=torch.int32)}
@@ -385,7 +387,9 @@ def test_a_program_runs_from_bytecode_with_buffers_by_name():
 
 def test_arguments_that_do_not_fit_the_parameters_are_refused():
     x = torch.arange(28, dtype=torch.int32)
-    program = Kernel.of(export(_branches, bind(_branches, (x, x.clone(), 4), Memory()).parameters)).program
+    program = Kernel.of(
+        to_bytecode(_branches, pass_arguments(_branches, (x, x.clone(), 4), Memory()).parameters)
+    ).program
     with pytest.raises(ValueError, match="6 parameters"):
         run(program, (1, 1, 1), [Scalar("i32", 1)])
     whole = Array("x", "i32", 0, (28,), (1,))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from evaluator import emulator
 from evaluator.kernel import Kernel
 from evaluator.tileir import Array, Sanitizer, Scalar, run
+from evaluator.tileir.arguments import pass_arguments, to_bytecode
 from evaluator.tileir.clocks import Clocks
 from evaluator.tileir.memory import Memory
 from evaluator.tileir.promises import PassedArray, shared_byte
-from evaluator.tileir.signature import bind, export
 
 BATCHES = [None, 1, 3]
 
@@ -84,7 +84,7 @@ def test_an_array_argument_that_reaches_beyond_its_buffer_is_found():
         ct.store(y, (0,), ct.load(x, (0,), (8,)))
 
     x, y = torch.zeros(8), torch.zeros(8)
-    program = Kernel.of(export(kernel, bind(kernel, (x, y), Memory()).parameters)).program
+    program = Kernel.of(to_bytecode(kernel, pass_arguments(kernel, (x, y), Memory()).parameters)).program
 
     def found(offset, size):
         arrays = [Array("x", "f32", offset, (size,), (1,)), Array("y", "f32", 0, (8,), (1,))]
@@ -377,7 +377,7 @@ def test_a_failed_assertion_is_a_finding():
 def test_arguments_that_break_what_the_kernel_assumes_are_found():
     x, y = torch.zeros(64, 16), torch.zeros(64, 16)
     kernel = _tiles
-    program = Kernel.of(export(kernel, bind(kernel, (x, y), Memory()).parameters)).program
+    program = Kernel.of(to_bytecode(kernel, pass_arguments(kernel, (x, y), Memory()).parameters)).program
 
     def findings(tensor, **change):
         values = {"offset": 0, "shape": (64, 16), "strides": (16, 1)} | change
@@ -493,7 +493,7 @@ def test_scalars_are_passed_as_they_are():
         if c:
             ct.scatter(y, 0, a + ct.int32(b * 2))
 
-    program = Kernel.of(export(kernel, bind(kernel, (y, 5, 1.5, True), Memory()).parameters)).program
+    program = Kernel.of(to_bytecode(kernel, pass_arguments(kernel, (y, 5, 1.5, True), Memory()).parameters)).program
     arguments = [Array("y", "i32", 0, (4,), (1,)), Scalar("i32", 5), Scalar("f32", 1.5), Scalar("bool", True)]
     assert run(program, (1, 1, 1), arguments, buffers={"y": y}, sanitizer=Sanitizer()).findings == ()
     assert y[0] == 8

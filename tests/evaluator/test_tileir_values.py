@@ -24,9 +24,9 @@ import torch
 ct = pytest.importorskip("cuda.tile")
 from evaluator import emulator  # noqa: E402
 from evaluator.tileir import RunReport  # noqa: E402
+from evaluator.tileir.arguments import pass_arguments  # noqa: E402
 from evaluator.tileir.memory import Memory  # noqa: E402
 from evaluator.tileir.program import walk  # noqa: E402
-from evaluator.tileir.signature import bind  # noqa: E402
 
 # What the front end of cuda-tile 1.7.0 emits: its calls of the bytecode encoders (encode_…Op).
 EMITTED = frozenset(
@@ -74,7 +74,7 @@ class Lab:
 
 def operations(kernel: Any, args: tuple[Any, ...]) -> set[str]:
     """The names of all operations in the IR of ``kernel`` for ``args``."""
-    module = emulator.program_for(kernel, bind(kernel, args, Memory())).module
+    module = emulator.program_for(kernel, pass_arguments(kernel, args, Memory())).module
     ended = {"return"} if module.body.ops[-1].name == "return" else set()
     return {op.name for op in walk(module.body)} | ended
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.trace.refusal import Refusal
-from evaluator.trace.symbolic import SHADOWS, Context, Size, expr_of, value_of
+from evaluator.trace.symbolic import SHADOWS, Context, SymbolicSize, expr_of, value_of
 from kernels_generated.runtime.expr import evaluate
 
 smallest, greatest, integer = SHADOWS["min"], SHADOWS["max"], SHADOWS["int"]
@@ -131,7 +131,7 @@ def test_a_cache_keeps_no_size_of_an_earlier_context() -> None:
 
     _, first = context(M=500)
     made, second = context(M=500)
-    assert type(half(first)) is Size
+    assert type(half(first)) is SymbolicSize
     assert half(second).context is made
     with pytest.raises(Refusal, match="earlier call"):
         second + half(first)

@@ -11,7 +11,7 @@ from .arithmetic import CT_DTYPES
 from .body import Tile
 from .groups import Group
 from .index import Axis, along, broadcast_at
-from .kernels import Kernel, grid_axes, store_all
+from .kernels import KernelText, grid_axes, store_all
 from .matmul import accumulate, group_at, in_float32, operand, operand_dtype
 from .primitives import Prim
 from .writer import KernelWriter
@@ -19,7 +19,7 @@ from .writer import KernelWriter
 LOG2E = 1.4426950408889634
 
 
-def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
+def write_attention(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     """A block has TM queries of one head and walks over the keys with a running maximum and sum."""
     return _Attention(writer, group, tf32).write()
 
@@ -58,7 +58,7 @@ class _Attention:
         """Whether q kᵀ is summed over pieces of the head, reloaded for each: float32 on scalar units."""
         return self.depth.tile == "TK"
 
-    def write(self) -> Kernel:
+    def write(self) -> KernelText:
         writer = self.writer
         if self.group.grid:
             grid_axes(writer, self.group.grid, "ct.bid(0)")
@@ -86,7 +86,7 @@ class _Attention:
         store_all(writer, self.group, (self.rows, self.columns))
         return self._kernel()
 
-    def _kernel(self) -> Kernel:
+    def _kernel(self) -> KernelText:
         names = self.writer.names
         heads = product([a.extent for a in self.group.grid])
         head = self.columns.extent if self.in_pieces else self.depth.extent
@@ -100,7 +100,7 @@ class _Attention:
         grid = (names.size(heads), f"ct.cdiv({names.size(self.rows.extent)}, TM)")
         sizes = [a.extent for a in (self.rows, self.columns, self.depth, *self.group.grid)]
         hints = ("occupancy", "num_ctas", "num_worker_warps")
-        return Kernel(self.writer, doc, grid, hints, [], sizes, setup)
+        return KernelText(self.writer, doc, grid, hints, [], sizes, setup)
 
     # ------------------------------------------------------------------------------------------ parts
 

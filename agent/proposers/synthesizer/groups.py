@@ -13,7 +13,7 @@ from .primitives import ELEMENTWISE, VIEWS, Prim, Primitives
 
 
 @dataclass(frozen=True)
-class Store:
+class Stored:
     """``value``, whose axes lie at ``at``, goes into ``buffer`` seen in ``value``'s shape."""
 
     value: Prim
@@ -40,7 +40,7 @@ class Group:
     reads: dict[Prim, At] = field(default_factory=dict)  # where a reduction's argument lies
     scores: Prim | None = None  # attention: what softmax is taken of
     product: Prim | None = None  # attention: q kᵀ
-    stores: list[Store] = field(default_factory=list)
+    stores: list[Stored] = field(default_factory=list)
     flat: bool = False  # map: all buffers are seen as one long row
     transposes: bool = False  # map: some buffer is read across its rows
 
@@ -142,5 +142,5 @@ def see_flat(group: Group, exact: bool) -> None:
     if plain and shape:
         axis = Axis("j", product(list(shape)), "CHUNK", exact, "cols")
         group.flat, group.grid, group.rows, group.columns = True, (), None, axis
-        group.stores = [Store(s.value, (along(axis),), s.buffer) for s in group.stores]
+        group.stores = [Stored(s.value, (along(axis),), s.buffer) for s in group.stores]
     group.transposes = any(v.op == "permute" and v.attr("perm")[-1] != len(v.shape) - 1 for v in values)

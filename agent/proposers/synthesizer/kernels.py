@@ -9,7 +9,7 @@ from kernels_generated.runtime.expr import Expr, product
 
 from .arithmetic import CT_DTYPES
 from .body import Frame, Tile
-from .groups import Group, Store
+from .groups import Group, Stored
 from .index import Axis, along, rebind
 from .primitives import Prim, work_dtype
 from .writer import KernelWriter
@@ -32,7 +32,7 @@ class Chunk:
 
 
 @dataclass
-class Kernel:
+class KernelText:
     """A written kernel and how to launch it.
 
     grid: up to three entries as Python text over dimensions and tile constants; ``sizes`` are the dimensions in it.
@@ -79,7 +79,7 @@ def store_all(writer: KernelWriter, group: Group, frame: Frame, bound: dict[Axis
 # ---------------------------------------------------------------------------------------------------- maps
 
 
-def write_map(writer: KernelWriter, group: Group) -> Kernel:
+def write_map(writer: KernelWriter, group: Group) -> KernelText:
     """Each block computes one tile of the outputs, element by element."""
     size = writer.names.size
     if group.flat:
@@ -90,7 +90,7 @@ def write_map(writer: KernelWriter, group: Group) -> Kernel:
         for store in group.stores:
             tile = writer.emit(store.value, (along(axis),), (axis,))
             writer.store(tile, (along(axis),), store.value, store.buffer, (axis,))
-        return Kernel(
+        return KernelText(
             writer,
             "Elementwise over all elements as one long row.",
             (f"ct.cdiv({size(axis.extent)}, CHUNK)",),
@@ -109,13 +109,15 @@ def write_map(writer: KernelWriter, group: Group) -> Kernel:
     if group.grid:
         grid.append(size(grid_axes(writer, group.grid, "ct.bid(2)")))
     store_all(writer, group, frame)
-    return Kernel(writer, "Elementwise: a block computes one tile of the result.", tuple(grid) or ("1",), sizes=sizes)
+    return KernelText(
+        writer, "Elementwise: a block computes one tile of the result.", tuple(grid) or ("1",), sizes=sizes
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- rows
 
 
-def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = None) -> Kernel:
+def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = None) -> KernelText:
     """Blocks of rows; a reduction reads its row in chunks, and what needs its result reads the row again.
 
     chunks: the pieces of a row whose length is known: then all of it is read once and stays in registers.
@@ -158,10 +160,10 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
         width = sum(c.width for c in chunks or ())
         doc = f"Rows of up to {width} elements, kept in registers from the first pass to the last."
     sizes = [a.extent for a in (rows, *group.grid) if a is not None]
-    return Kernel(writer, doc, tuple(grid), sizes=sizes)
+    return KernelText(writer, doc, tuple(grid), sizes=sizes)
 
 
-def _store_wide(writer: KernelWriter, stores: list[Store], columns: Axis, part: Axis, frame: Frame) -> None:
+def _store_wide(writer: KernelWriter, stores: list[Stored], columns: Axis, part: Axis, frame: Frame) -> None:
     here = (frame[0], part)
     for store in stores:
         at = rebind(store.at, {columns: part})

@@ -10,7 +10,7 @@ from .arithmetic import CT_DTYPES
 from .body import Frame, Tile
 from .groups import Group
 from .index import ZERO, At, along, broadcast_at
-from .kernels import Kernel, grid_axes, store_all
+from .kernels import KernelText, grid_axes, store_all
 from .primitives import Prim
 from .writer import KernelWriter
 
@@ -55,7 +55,7 @@ def accumulate(acc: str, left: str, right: str, shape: str, pieces: bool) -> str
     return f"{acc} = ct.mma({left}, {right}, {acc})"
 
 
-def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
+def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     """One output tile; the kernel is made of it by :mod:`.source`, for one tile a block or for several."""
     rows, columns, inner = group.rows, group.columns, group.inner
     assert rows is not None
@@ -101,7 +101,7 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> Kernel:
     doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
     hints = ("occupancy", "num_ctas", "num_worker_warps")
     sizes = [x.extent for x in (rows, columns, *group.grid)]
-    return Kernel(writer, doc, ("blocks",), hints, setup, sizes, persistent=True)
+    return KernelText(writer, doc, ("blocks",), hints, setup, sizes, persistent=True)
 
 
 def group_at(group: Group) -> At:

@@ -16,7 +16,7 @@ from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf import ops
 from knowledge_base.snf.graph import FLOATS, Graph
 
-from .groups import Group, Schedule, Store, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
+from .groups import Group, Schedule, Stored, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
 from .index import ZERO, At, Axis, Index, along
 from .patterns import attention_parts, between_matmul_and
 from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph
@@ -190,7 +190,7 @@ class _Scheduler:
             group, at = self._map_group(target, buffer)
         else:
             group, at = place.group, place.at
-        group.stores.append(Store(target, at, buffer))
+        group.stores.append(Stored(target, at, buffer))
         self.filled.add(buffer)
         self.after[buffer] = group.order
         self.stored.setdefault(v, self.made.make("leaf", (), v.shape, v.dtype, v.name, buffer=buffer))

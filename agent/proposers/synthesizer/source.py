@@ -14,7 +14,7 @@ from knowledge_base.snf.task import Task
 from .arithmetic import HELPERS, TORCH_DTYPES
 from .body import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
 from .groups import Workspace
-from .kernels import Kernel
+from .kernels import KernelText
 
 # Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to
 # replace_hints.
@@ -24,7 +24,7 @@ HINTS = ("occupancy", "num_ctas", "num_worker_warps")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Unfit:
     """A condition, as text over ``sizes`` and the axis ``tile``, under which launch raises ValueError."""
 
     condition: str
@@ -40,10 +40,10 @@ class File:
     task: Task
     title: str
     axes: Mapping[str, Sequence[int]]
-    kernels: Sequence[Kernel]
+    kernels: Sequence[KernelText]
     workspaces: Sequence[Workspace]
     names: Names
-    refusals: Sequence[Refusal] = field(default=())
+    refusals: Sequence[Unfit] = field(default=())
 
 
 def make_names(task: Task) -> Names:
@@ -110,7 +110,7 @@ def _sources(shape: Sequence[Expr], text: str, wanted: set[str]) -> dict[str, st
     return {s: f"{text}.shape[{p}]" for p, s in enumerate(shape) if isinstance(s, str) and s in wanted}
 
 
-def _kernel_dims(kernel: Kernel) -> tuple[dict[str, str], list[str]]:
+def _kernel_dims(kernel: KernelText) -> tuple[dict[str, str], list[str]]:
     """(dimension -> where the kernel reads it, dimensions to be passed)."""
     wanted = set(kernel.writer.dims)
     found: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _kernel_dims(kernel: Kernel) -> tuple[dict[str, str], list[str]]:
     return found, [d for d in kernel.writer.dims if d not in found]
 
 
-def _kernel_text(kernel: Kernel, names: Names) -> str:
+def _kernel_text(kernel: KernelText, names: Names) -> str:
     writer = kernel.writer
     found, passed = _kernel_dims(kernel)
     runtime = [*(p.name for p in writer.parameters.values()), *(names.dims[d] for d in passed)]
@@ -246,7 +246,7 @@ def _launch_text(file: File) -> str:
     return "\n".join(["", header, *(INDENT + line for line in lines), ""])
 
 
-def _launch_kernel(kernel: Kernel, file: File, natural: Mapping[str, Sequence[Expr]]) -> list[str]:
+def _launch_kernel(kernel: KernelText, file: File, natural: Mapping[str, Sequence[Expr]]) -> list[str]:
     writer, names = kernel.writer, file.names
     hints = [h for h in HINTS if h in kernel.hints and h in file.axes]
     replaced = f".replace_hints({', '.join(f'{h}={h}' for h in hints)})" if hints else ""

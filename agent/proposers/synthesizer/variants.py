@@ -12,10 +12,10 @@ from .attention import write_attention
 from .body import Names
 from .configurations import configurations, power_of_two
 from .groups import Group, Schedule
-from .kernels import Chunk, Kernel, write_map, write_rows
+from .kernels import Chunk, KernelText, write_map, write_rows
 from .matmul import write_matmul
 from .schedule import schedule
-from .source import File, Refusal, make_names, print_file
+from .source import File, Unfit, make_names, print_file
 from .writer import KernelWriter
 
 # A row in registers: up to so many elements, in at most so many pieces (each piece repeats the code).
@@ -67,7 +67,7 @@ def _kernel_name(group: Group, groups: Sequence[Group]) -> str:
     return f"{group.kind}_kernel" if len(same) == 1 else f"{group.kind}_kernel_{same.index(group) + 1}"
 
 
-def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, list[Chunk]]) -> Kernel:
+def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, list[Chunk]]) -> KernelText:
     if group.kind == "map":
         return write_map(writer, group)
     if group.kind == "rows":
@@ -100,7 +100,7 @@ def pieces(n: int) -> list[Chunk]:
     return [Chunk(0, power_of_two(n), False)]
 
 
-def _refusals(group: Group, names: Names, chunks: list[Chunk] | None) -> list[Refusal]:
+def _refusals(group: Group, names: Names, chunks: list[Chunk] | None) -> list[Unfit]:
     """What launch refuses for a specialised kernel."""
     if chunks is not None and group.columns is not None:
         size: Expr = group.columns.extent
@@ -109,19 +109,19 @@ def _refusals(group: Group, names: Names, chunks: list[Chunk] | None) -> list[Re
             return []
         text = names.size(size)
         if chunks[0].exact:
-            return [Refusal(f"{text} != {width}", f"only for {text} == {width}", (size,))]
-        return [Refusal(f"{text} > {width}", f"only for {text} <= {width}", (size,))]
+            return [Unfit(f"{text} != {width}", f"only for {text} == {width}", (size,))]
+        return [Unfit(f"{text} > {width}", f"only for {text} <= {width}", (size,))]
     axes = [a for a in (group.rows, group.columns, group.inner, group.keys) if a is not None and a.exact]
     refusals = []
     for axis in dict.fromkeys(axes):
         if isinstance(axis.extent, int) and axis.extent == 1:
             continue
         text, tile = names.factor(axis.extent), str(axis.tile)
-        refusals.append(Refusal(f"{text} % {tile}", f"only where {tile} divides {text}", (axis.extent,), tile))
+        refusals.append(Unfit(f"{text} % {tile}", f"only where {tile} divides {text}", (axis.extent,), tile))
     return refusals
 
 
-def _divides(refusal: Refusal, file: File, task: Task) -> bool:
+def _divides(refusal: Unfit, file: File, task: Task) -> bool:
     """Whether the default tile divides the sample's size."""
     size = evaluate(refusal.sizes[0], task.sizes)
     tile = file.axes[refusal.tile][0] if refusal.tile in file.axes else power_of_two(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernels_generated.runtime.expr import Expr
 from kernels_generated.runtime.expr import show as show_size
@@ -16,12 +16,10 @@ from knowledge_base.errors import nearest
 
 from .graph import Node, Tensor
 from .ops import divide, is_scalar, same, text
-
-if TYPE_CHECKING:
-    from .expressions import Evaluator, Path, Tensorlike, Value
+from .reading import Path, Reader, Size, Tensorlike, Value
 
 
-def _keywords(reader: Evaluator, node: ast.Call, allowed: tuple[str, ...]) -> dict[str, ast.expr]:
+def _keywords(reader: Reader, node: ast.Call, allowed: tuple[str, ...]) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
     for keyword in node.keywords:
         if keyword.arg not in allowed:
@@ -33,9 +31,7 @@ def _keywords(reader: Evaluator, node: ast.Call, allowed: tuple[str, ...]) -> di
     return found
 
 
-def _parameter(
-    reader: Evaluator, path: Path, leaf: str, dtype: str, shape: tuple[Expr, ...], node: ast.AST
-) -> Tensorlike:
+def _parameter(reader: Reader, path: Path, leaf: str, dtype: str, shape: tuple[Expr, ...], node: ast.AST) -> Tensorlike:
     """The parameter ``path.leaf``: declared or used before, else made with this shape."""
     name = (path / leaf).text
     known = reader.builder.values.get(name)
@@ -46,10 +42,8 @@ def _parameter(
     return known
 
 
-def _unnamed(reader: Evaluator) -> Path:
+def _unnamed(reader: Reader) -> Path:
     """A fresh path called after the assigned name: θ.h, θ.h_2 …"""
-    from .expressions import Path
-
     root = reader.env.get("θ", Path())
     path = (root if isinstance(root, Path) else Path()) / reader.assigned
     number = 1
@@ -60,21 +54,17 @@ def _unnamed(reader: Evaluator) -> Path:
     return path
 
 
-def _is_tensor(reader: Evaluator, value: Value) -> bool:
-    from .expressions import Path
-
+def _is_tensor(reader: Reader, value: Value) -> bool:
     if isinstance(value, Path):
         return value.text in reader.builder.values
     return isinstance(value, Tensor | Node)
 
 
-def linear(reader: Evaluator, node: ast.Call, widen: int | None = None) -> Node:
+def linear(reader: Reader, node: ast.Call, widen: int | None = None) -> Node:
     """Linear(x), Linear(x, n), Linear(x, n, θ.p), Linear(x, θ.p), each with bias=False; Linear(x, w[, b]) on tensors.
 
     widen: without a width, this many times x's (``Linear(x).split()``).
     """
-    from .expressions import Path, Size
-
     options = _keywords(reader, node, ("bias",))
     bias = reader.evaluate(options["bias"]) if "bias" in options else True
     if not isinstance(bias, bool):
@@ -113,11 +103,9 @@ def linear(reader: Evaluator, node: ast.Call, widen: int | None = None) -> Node:
     return reader.emit("linear", args, node)
 
 
-def _norm(op: str, leaves: tuple[str, ...]) -> Callable[[Evaluator, ast.Call], Node]:
-    def form(reader: Evaluator, node: ast.Call) -> Node:
+def _norm(op: str, leaves: tuple[str, ...]) -> Callable[[Reader, ast.Call], Node]:
+    def sugared(reader: Reader, node: ast.Call) -> Node:
         """Norm(x), Norm(x, θ.p), Norm(x, weight, …) on tensors; eps as a keyword."""
-        from .expressions import Path
-
         options = _keywords(reader, node, ("eps",))
         attrs = {key: reader.attribute(op, key, value, []) for key, value in options.items()}
         if not node.args:
@@ -135,10 +123,10 @@ def _norm(op: str, leaves: tuple[str, ...]) -> Callable[[Evaluator, ast.Call], N
         weights = [_parameter(reader, path, leaf, x.dtype, (x.shape[-1],), node) for leaf in leaves]
         return reader.emit(op, [x, *weights], node, **attrs)
 
-    return form
+    return sugared
 
 
-def split(reader: Evaluator, node: ast.Call) -> tuple[Node, ...]:
+def split(reader: Reader, node: ast.Call) -> tuple[Node, ...]:
     """x.split(n): n equal parts of the last axis; without n one for each name (a Linear without width grows to fit)."""
     assert isinstance(node.func, ast.Attribute)
     options = _keywords(reader, node, ("parts",))
@@ -154,7 +142,7 @@ def split(reader: Evaluator, node: ast.Call) -> tuple[Node, ...]:
     return _parts(reader, reader.tensor(reader.evaluate(inner), inner), parts, node)
 
 
-def _parts(reader: Evaluator, x: Tensorlike, parts: int, node: ast.AST) -> tuple[Node, ...]:
+def _parts(reader: Reader, x: Tensorlike, parts: int, node: ast.AST) -> tuple[Node, ...]:
     if not 1 <= parts <= 1024:
         raise reader.error(node, f"{parts} parts", "split into 1 to 1024 parts")
     if x.shape:
@@ -162,17 +150,17 @@ def _parts(reader: Evaluator, x: Tensorlike, parts: int, node: ast.AST) -> tuple
     return tuple(reader.emit("split", [x], node, parts=parts, index=i) for i in range(parts))
 
 
-def _split_call(reader: Evaluator, node: ast.Call) -> Any:
+def _split_call(reader: Reader, node: ast.Call) -> Any:
     """Split(x, n) is x.split(n); Split(x, n, i) is one part."""
     if len(node.args) == 3:
-        return reader._plain_call("split", "Split", node)
+        return reader.plain_call("split", "Split", node)
     if len(node.args) != 2:
         raise reader.error(node, "Split takes a tensor and the number of parts", "Split(x, 3)")
     x = reader.tensor(reader.evaluate(node.args[0]), node.args[0])
     return _parts(reader, x, reader.integer(node.args[1]), node)
 
 
-def _concat(reader: Evaluator, node: ast.Call) -> Node:
+def _concat(reader: Reader, node: ast.Call) -> Node:
     """Concat(a, b, …, axis=-1); a tuple of tensors will do."""
     options = _keywords(reader, node, ("axis",))
     values: list[Tensorlike] = []
@@ -183,10 +171,10 @@ def _concat(reader: Evaluator, node: ast.Call) -> Node:
     return reader.emit("concat", values, node, **attrs)
 
 
-def _shaped(op: str) -> Callable[[Evaluator, ast.Call], Node]:
+def _shaped(op: str) -> Callable[[Reader, ast.Call], Node]:
     """Reshape(x, a, b, …) and Permute(x, 0, 2, 1): any number of integers after the tensor."""
 
-    def form(reader: Evaluator, node: ast.Call) -> Node:
+    def sugared(reader: Reader, node: ast.Call) -> Node:
         if not node.args or node.keywords:
             raise reader.error(node, "this op takes a tensor and integers")
         x = reader.tensor(reader.evaluate(node.args[0]), node.args[0])
@@ -194,24 +182,22 @@ def _shaped(op: str) -> Callable[[Evaluator, ast.Call], Node]:
             return reader.reshape(x, node.args[1:], node)
         return reader.emit("permute", [x], node, perm=tuple(reader.integer(a) for a in node.args[1:]))
 
-    return form
+    return sugared
 
 
-def _size_function(op: str) -> Callable[[Evaluator, ast.Call], Any]:
-    def form(reader: Evaluator, node: ast.Call) -> Any:
-        from .expressions import Size
-
+def _size_function(op: str) -> Callable[[Reader, ast.Call], Any]:
+    def sugared(reader: Reader, node: ast.Call) -> Any:
         if len(node.args) != 2 or node.keywords:
             raise reader.error(node, f"{op} takes two sizes")
         return Size(reader.dims.combine(op, *[reader.size(a) for a in node.args]))
 
-    return form
+    return sugared
 
 
 # ---------------------------------------------------------------------------------------------------- implicit heads
 
 
-def _root_of(reader: Evaluator, value: Tensorlike, inverse: bool) -> Expr | None:
+def _root_of(reader: Reader, value: Tensorlike, inverse: bool) -> Expr | None:
     """D where ``value`` is √D (or 1/√D with ``inverse``) of a named size D."""
     if not is_scalar(value) or not isinstance(value, Node):
         return None
@@ -229,7 +215,7 @@ def _root_of(reader: Evaluator, value: Tensorlike, inverse: bool) -> Expr | None
     return None
 
 
-def scaled(reader: Evaluator, op: str, a: Tensorlike, b: Tensorlike, node: ast.AST) -> Node | None:
+def scaled(reader: Reader, op: str, a: Tensorlike, b: Tensorlike, node: ast.AST) -> Node | None:
     """``q @ k.T / sqrt(D)`` with D narrower than q: the same per head; None where nothing is implicit."""
     if op not in ("mul", "div"):
         return None
@@ -258,7 +244,7 @@ def scaled(reader: Evaluator, op: str, a: Tensorlike, b: Tensorlike, node: ast.A
     return made
 
 
-def contraction(reader: Evaluator, a: Tensorlike, b: Tensorlike, node: ast.AST) -> Node:
+def contraction(reader: Reader, a: Tensorlike, b: Tensorlike, node: ast.AST) -> Node:
     """a @ b; where a has implicit heads and b has not, b is split and the result merged."""
     heads = reader.implicit.get(a.name)
     if heads is None or len(b.shape) != len(a.shape) - 1:
@@ -267,7 +253,7 @@ def contraction(reader: Evaluator, a: Tensorlike, b: Tensorlike, node: ast.AST) 
     return reader.emit("merge", [reader.emit("matmul", [a, values], node)], node)
 
 
-FORMS: dict[str, Callable[[Evaluator, ast.Call], Any]] = {
+SUGAR: dict[str, Callable[[Reader, ast.Call], Any]] = {
     "Linear": linear,
     "LayerNorm": _norm("layernorm", ("weight", "bias")),
     "RMSNorm": _norm("rmsnorm", ("weight",)),

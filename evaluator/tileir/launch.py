@@ -19,7 +19,7 @@ from .memory import Memory
 from .ops_shape import dense, storage_of
 from .program import Program
 from .promises import PassedArray
-from .sanitizer import Finding, Sanitizer
+from .sanitizer import Sanitizer, Violation
 
 # Lanes times elements of the largest tile: two megabytes of float32.  Larger batches fall out of the cache, smaller
 # ones pay for the interpreter (benchmarks/emulator.py).
@@ -38,7 +38,7 @@ class RunReport:
     batch: int
     iterations: int
     limit: StepLimit | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Violation, ...] = ()
     asserts: tuple[AssertionFailure, ...] = ()
 
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.trace.dataless import MAX_VIEWS, contiguous_strides
 from evaluator.trace.fake_torch import BY_CODE, Tensor
 from evaluator.trace.refusal import Refusal
-from evaluator.trace.symbolic import Context, Size, value_of
-from evaluator.trace.views import MAX_VIEWS, contiguous_strides
+from evaluator.trace.symbolic import Context, SymbolicSize, value_of
 
 # PyTorch answers these with one exception or another; the stand-in's classes differ, that it refuses is the law.
 REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, Refusal)
@@ -155,7 +155,7 @@ def test_views_of_symbolic_sizes_hold_wherever_their_guards_do(shape: list[int],
 def at(number, dims: dict[str, int]) -> int:
     from kernels_generated.runtime.expr import evaluate
 
-    return evaluate(number.expr, dims) if type(number) is Size else int(number)
+    return evaluate(number.expr, dims) if type(number) is SymbolicSize else int(number)
 
 
 @pytest.mark.parametrize(

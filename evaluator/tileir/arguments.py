@@ -77,7 +77,7 @@ def tile_dtype(dtype: torch.dtype) -> Any:
     return found
 
 
-def bind(kernel: Any, args: Sequence[Any], memory: Memory) -> Binding:
+def pass_arguments(kernel: Any, args: Sequence[Any], memory: Memory) -> Binding:
     """Constraints and words for launching ``kernel`` on ``args``; tensors are registered with ``memory``.
 
     Raises LaunchError (a TypeError) and OverflowError as ct.launch does.
@@ -220,7 +220,7 @@ def _list_element(name: str, node: Any, items: list[Any], binding: Binding, memo
     return _array_constraint(replace(first, facts=common([a.facts for a in arrays])))
 
 
-def export(kernel: Any, parameters: Sequence[Any], gpu_code: str | None = "sm_100") -> bytes:
+def to_bytecode(kernel: Any, parameters: Sequence[Any], gpu_code: str | None = "sm_100") -> bytes:
     """Tile IR bytecode (format 13.4) of a cuTile kernel under a signature.  sm_100 has every dtype the dialect knows.
 
     Errors of cuTile's front end pass through (subclasses of cuda.tile's TileError).

@@ -1,9 +1,9 @@
 """Arrays without data: shape, strides and offset as PyTorch computes them, on plain or symbolic sizes.
 
-An :class:`Array` is what a candidate's ``launch`` receives in place of a tensor.  It can say what it is and be viewed;
-reading, writing or computing is refused.  The rules (which views exist, which strides they have) are those of PyTorch
-(ATen's ``computeStride`` for ``view``), and are property-tested against it.  Where the answer depends on a size, the
-size language decides or a guard is recorded; the formulas are chosen so that contiguous arrays need none.
+A :class:`Dataless` is what a candidate's ``launch`` receives in place of a tensor.  It can say what it is and be
+viewed; reading, writing or computing is refused.  The rules (which views exist, which strides they have) are those of
+PyTorch (ATen's ``computeStride`` for ``view``), and are property-tested against it.  Where the answer depends on a
+size, the size language decides or a guard is recorded; the formulas are chosen so that contiguous arrays need none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from kernels_generated.runtime.expr import holds
 
 from .refusal import Refusal
-from .symbolic import Number, Size, int_like, value_of
+from .symbolic import Number, SymbolicSize, int_like, value_of
 
 MAX_RANK = 16
 MAX_VIEWS = 4096  # of one unbind, chunk or split
@@ -41,13 +41,13 @@ def product(sizes: Any) -> Number:
 
 def test(comparison: str, a: Number, b: Number) -> bool:
     """The comparison at the sample, guarded where it is not decided."""
-    context = a.context if type(a) is Size else b.context if type(b) is Size else None
+    context = a.context if type(a) is SymbolicSize else b.context if type(b) is SymbolicSize else None
     return holds(comparison, a, b) if context is None else context.test(comparison, a, b)
 
 
 def known(comparison: str, a: Number, b: Number) -> bool:
     """Whether it follows for all sizes inside the guards; no guard."""
-    context = a.context if type(a) is Size else b.context if type(b) is Size else None
+    context = a.context if type(a) is SymbolicSize else b.context if type(b) is SymbolicSize else None
     return holds(comparison, a, b) if context is None else context.known(comparison, a, b) is True
 
 
@@ -57,7 +57,7 @@ def _exact(a: Number, b: Number) -> bool:
         return b > 0 and a % b == 0 and a >= b
     if not known(">=", b, 1) or not known(">=", a, 1):
         return False
-    context = a.context if type(a) is Size else b.context
+    context = a.context if type(a) is SymbolicSize else b.context
     return context.divided(a, b)
 
 
@@ -71,7 +71,7 @@ def contiguous_strides(shape: Any) -> tuple[Number, ...]:
     return tuple(reversed(strides))
 
 
-class Array:
+class Dataless:
     """A window on the buffer called ``buffer``: ``offset`` and ``strides`` count elements of ``dtype``."""
 
     def __init__(self, tracer: Any, buffer: str, dtype: Any, offset: Number, shape: Any, strides: Any) -> None:
@@ -82,7 +82,7 @@ class Array:
         self.shape = Shape(shape)
         self._strides = tuple(strides)
 
-    def _with(self, shape: Any, strides: Any, offset: Number | None = None) -> Array:
+    def _with(self, shape: Any, strides: Any, offset: Number | None = None) -> Dataless:
         if len(shape) > MAX_RANK:
             raise Refusal("bad-view", f"a view of rank {len(shape)}")
         return type(self)(
@@ -118,7 +118,7 @@ class Array:
         if not self.shape:
             raise TypeError("len() of a 0-d tensor")
         first = self.shape[0]
-        return first.__index__() if type(first) is Size else first
+        return first.__index__() if type(first) is SymbolicSize else first
 
     def is_contiguous(self, **_: Any) -> bool:
         if any(type(s) is int and s == 0 for s in self.shape):
@@ -144,13 +144,13 @@ class Array:
             raise IndexError(f"axis {axis} of an array of rank {rank}")
         return axis % limit
 
-    def permute(self, *dims: Any) -> Array:
+    def permute(self, *dims: Any) -> Dataless:
         axes = [self._axis(d) for d in _unpack(dims)]
         if sorted(axes) != list(range(self.ndim)):
             raise RuntimeError(f"permute{tuple(axes)} is no permutation of {self.ndim} axes")
         return self._with([self.shape[a] for a in axes], [self._strides[a] for a in axes])
 
-    def transpose(self, dim0: Any, dim1: Any) -> Array:
+    def transpose(self, dim0: Any, dim1: Any) -> Dataless:
         a, b = self._axis(dim0), self._axis(dim1)
         axes = list(range(self.ndim))
         if axes:
@@ -159,22 +159,22 @@ class Array:
 
     swapaxes = swapdims = transpose
 
-    def t(self) -> Array:
+    def t(self) -> Dataless:
         if self.ndim > 2:
             raise RuntimeError(f"t() wants at most 2 axes, this array has {self.ndim}")
         return self if self.ndim < 2 else self.transpose(0, 1)
 
     @property
-    def T(self) -> Array:
+    def T(self) -> Dataless:
         return self.permute(list(reversed(range(self.ndim))))
 
     @property
-    def mT(self) -> Array:
+    def mT(self) -> Dataless:
         if self.ndim == 1:
             raise RuntimeError("mT wants at least 2 axes")
         return self.transpose(-2, -1) if self.ndim else self
 
-    def movedim(self, source: Any, destination: Any) -> Array:
+    def movedim(self, source: Any, destination: Any) -> Dataless:
         axes = list(range(self.ndim))
         a, b = self._axis(source), self._axis(destination)
         if axes:
@@ -183,14 +183,14 @@ class Array:
 
     moveaxis = movedim
 
-    def unsqueeze(self, dim: Any) -> Array:
+    def unsqueeze(self, dim: Any) -> Dataless:
         axis = self._axis(dim, self.ndim + 1)
         shape, strides = list(self.shape), list(self._strides)
         strides.insert(axis, shape[axis] * strides[axis] if axis < len(shape) else 1)
         shape.insert(axis, 1)
         return self._with(shape, strides)
 
-    def squeeze(self, dim: Any = None) -> Array:
+    def squeeze(self, dim: Any = None) -> Dataless:
         if dim is None:
             chosen = set(range(self.ndim))
         elif isinstance(dim, tuple | list):
@@ -202,7 +202,7 @@ class Array:
 
     # ------------------------------------------------------------------------------------------ windows
 
-    def select(self, dim: Any, index: Any) -> Array:
+    def select(self, dim: Any, index: Any) -> Dataless:
         if not self.shape:
             raise IndexError("select() cannot be applied to a 0-dim tensor")
         axis = self._axis(dim)
@@ -215,7 +215,7 @@ class Array:
         del shape[axis], strides[axis]
         return self._with(shape, strides, self._offset + index * self._strides[axis])
 
-    def _slice(self, axis: int, start: Any, stop: Any, step: Any) -> Array:
+    def _slice(self, axis: int, start: Any, stop: Any, step: Any) -> Dataless:
         size = self.shape[axis]
         step = 1 if step is None else step
         if not test(">", step, 0):
@@ -239,7 +239,7 @@ class Array:
         strides[axis] = strides[axis] * step
         return self._with(shape, strides, self._offset + start * self._strides[axis])
 
-    def narrow(self, dim: Any, start: Any, length: Any) -> Array:
+    def narrow(self, dim: Any, start: Any, length: Any) -> Dataless:
         if not self.shape:
             raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
         axis = self._axis(dim)
@@ -252,7 +252,7 @@ class Array:
             raise RuntimeError(f"narrow(): start and length exceed axis {axis}")
         return self._slice(axis, start, start + length, 1)
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any) -> Dataless:
         items = list(key) if isinstance(key, tuple) else [key]
         used = sum(1 for i in items if i is not None and i is not Ellipsis)
         if items.count(Ellipsis) > 1:
@@ -275,14 +275,14 @@ class Array:
                 raise Refusal("torch-compute", f"indexing with {type(item).__name__} gathers data: only a kernel can")
         return out
 
-    def unbind(self, dim: Any = 0) -> tuple[Array, ...]:
+    def unbind(self, dim: Any = 0) -> tuple[Dataless, ...]:
         size = self.shape[self._axis(dim)]
         return tuple(self.select(dim, i) for i in range(_bounded(size, "unbind")))
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))
 
-    def split(self, size: Any, dim: Any = 0) -> tuple[Array, ...]:
+    def split(self, size: Any, dim: Any = 0) -> tuple[Dataless, ...]:
         axis = self._axis(dim)
         total = self.shape[axis]
         if isinstance(size, tuple | list):
@@ -300,13 +300,13 @@ class Array:
             start = start + length
         return tuple(out)
 
-    def chunk(self, chunks: Any, dim: Any = 0) -> tuple[Array, ...]:
+    def chunk(self, chunks: Any, dim: Any = 0) -> tuple[Dataless, ...]:
         size = self.shape[self._axis(dim)]
         if type(size) is int and size == 0:
             return tuple(self.narrow(dim, 0, 0) for _ in range(_bounded(chunks, "chunk")))
         return self.split(-(-size // chunks), dim)
 
-    def expand(self, *wanted_sizes: Any) -> Array:
+    def expand(self, *wanted_sizes: Any) -> Dataless:
         sizes = _unpack(wanted_sizes)
         extra = len(sizes) - self.ndim
         if extra < 0:
@@ -333,12 +333,12 @@ class Array:
             strides.insert(0, stride)
         return self._with(shape, strides)
 
-    def expand_as(self, other: Array) -> Array:
+    def expand_as(self, other: Dataless) -> Dataless:
         return self.expand(*other.shape)
 
     # ------------------------------------------------------------------------------------------ other shapes
 
-    def view(self, *sizes: Any) -> Array:
+    def view(self, *sizes: Any) -> Dataless:
         if len(sizes) == 1 and hasattr(sizes[0], "itemsize"):
             return self._retyped(sizes[0])
         strides = self._view_strides(shape := self._inferred(_unpack(sizes)))
@@ -346,17 +346,17 @@ class Array:
             raise RuntimeError("view size is not compatible with the array's size and stride")
         return self._with(shape, strides)
 
-    def view_as(self, other: Array) -> Array:
+    def view_as(self, other: Dataless) -> Dataless:
         return self.view(*other.shape)
 
-    def _retyped(self, dtype: Any) -> Array:
+    def _retyped(self, dtype: Any) -> Dataless:
         if dtype.itemsize != self.dtype.itemsize:
             raise Refusal("bad-view", "view(dtype) wants a dtype of the same size")
         out = self._with(self.shape, self._strides)
         out.dtype = dtype
         return out
 
-    def reshape(self, *sizes: Any) -> Array:
+    def reshape(self, *sizes: Any) -> Dataless:
         strides = self._view_strides(shape := self._inferred(_unpack(sizes)))
         if strides is None:
             raise Refusal(
@@ -364,10 +364,10 @@ class Array:
             )
         return self._with(shape, strides)
 
-    def reshape_as(self, other: Array) -> Array:
+    def reshape_as(self, other: Dataless) -> Dataless:
         return self.reshape(*other.shape)
 
-    def flatten(self, start_dim: Any = 0, end_dim: Any = -1) -> Array:
+    def flatten(self, start_dim: Any = 0, end_dim: Any = -1) -> Dataless:
         a, b = self._axis(start_dim), self._axis(end_dim)
         if a > b:
             raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
@@ -377,10 +377,10 @@ class Array:
             return self._with(self.shape, self._strides)
         return self.reshape(*self.shape[:a], product(self.shape[a : b + 1]), *self.shape[b + 1 :])
 
-    def ravel(self) -> Array:
+    def ravel(self) -> Dataless:
         return self.flatten()
 
-    def unflatten(self, dim: Any, sizes: Any) -> Array:
+    def unflatten(self, dim: Any, sizes: Any) -> Dataless:
         axis = self._axis(dim)
         sizes = list(sizes)
         if not sizes:
@@ -394,7 +394,7 @@ class Array:
             raise RuntimeError("unflatten: the sizes do not multiply up to the axis")
         return self.view(*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
 
-    def contiguous(self, **_: Any) -> Array:
+    def contiguous(self, **_: Any) -> Dataless:
         if self.is_contiguous():
             return self
         raise Refusal("torch-compute", "contiguous() would copy this array: use its strides, or copy in a kernel")
