@@ -96,7 +96,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Write, prove and rank kernels for every task of a target."""
-    from . import options, run_command
+    from .commands import options, run_command
 
     options.require_sandbox(require_sandbox)
     return run_command.run(
@@ -130,8 +130,8 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Judge one candidate file: exit 0 if it is correct, 1 if it is rejected."""
-    from . import check as command
-    from . import options
+    from .commands import check as command
+    from .commands import options
 
     options.require_sandbox(require_sandbox)
     return command.check(file, task, options.sizes(shape), options.axes(axes), gpu, device, seed, db, as_json)
@@ -149,8 +149,8 @@ def search(
     as_json: Json = False,
 ) -> int:
     """Compile every configuration of a candidate file and rank them by modelled time."""
-    from . import options
-    from . import search_command as command
+    from .commands import options
+    from .commands import search_command as command
 
     options.require_sandbox(require_sandbox)
     return command.search(file, task, options.sizes(shape), gpu, jobs, db, as_json)
@@ -168,8 +168,8 @@ def emulate(
     as_json: Json = False,
 ) -> int:
     """Run one candidate file at one shape on the CPU, from its Tile IR, and compare with PyTorch."""
-    from . import check as command
-    from . import options
+    from .commands import check as command
+    from .commands import options
 
     options.require_sandbox(require_sandbox)
     return command.emulate(file, task, options.sizes(shape), options.axes(axes), gpu, seed, as_json)
@@ -184,7 +184,7 @@ def promote(
     as_json: Json = False,
 ) -> int:
     """Copy a run's winners into kernels_generated/."""
-    from . import promote as command
+    from .commands import promote as command
 
     return command.promote(run, task, to, db, as_json)
 
@@ -192,7 +192,7 @@ def promote(
 @app.command()
 def doctor(db: Db = None, as_json: Json = False) -> int:
     """Say what this machine can do, what is missing, and the command that mends each."""
-    from . import doctor as command
+    from .commands import doctor as command
 
     return command.doctor(db, as_json)
 
@@ -200,13 +200,13 @@ def doctor(db: Db = None, as_json: Json = False) -> int:
 @app.command()
 def targets(as_json: Json = False) -> int:
     """List the targets and tasks that ship."""
-    from . import targets as command
+    from .commands import targets as command
 
     return command.listing(as_json)
 
 
 def _listing(what: str, as_json: bool, db: str | None, limit: int = 50, **filters: str) -> int:
-    from . import kb as command
+    from .commands import kb as command
 
     return command.listing(what, db, filters, limit, as_json)
 
@@ -271,14 +271,14 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Everything about one run, task, kernel, trial, rule or fact."""
-    from . import kb as command
+    from .commands import kb as command
 
     return command.show(id, db, as_json)
 
 
 def invoke(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; errors are said, not raised (defects of ours are)."""
-    from . import console
+    from agent import console
 
     as_json = "--json" in arguments
     try:

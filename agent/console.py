@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from knowledge_base.content import plain
+from knowledge_base.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from knowledge_base.errors import UserError
 
 WIDTH = 80
 
@@ -38,8 +39,6 @@ def console(error: bool = False) -> Console:
 
 def emit(document: Any) -> None:
     """Prints the one JSON document of ``--json``."""
-    from knowledge_base.content import plain
-
     json.dump(plain(document), sys.stdout, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
     sys.stdout.flush()

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.configurations import configurations
-from agent.search import search
+from agent.loop.enumeration import configurations
+from agent.loop.searching import search
 from evaluator.compile import Cache, Compiled, compile_kernels
 from evaluator.compile.pool import cores
 from evaluator.trace import Request, Traced, read_axes, trace

@@ -32,9 +32,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.judging import Judges
-from evaluator import lockdown
-from evaluator.confine import containment
+from agent.loop.judges import Judges
+from evaluator.confinement import lockdown
+from evaluator.confinement.confine import containment
 from evaluator.plans import Plans
 from evaluator.trial import begin
 from knowledge_base.chips import chip

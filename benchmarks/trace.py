@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from evaluator.confine import run
+from evaluator.confinement.confine import run
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import chip
 from knowledge_base.snf.everyday import everyday

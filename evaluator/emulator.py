@@ -18,14 +18,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from evaluator.kernel import Kernel
+from evaluator.tileir import (
+    Binding,
+    Memory,
+    Program,
+    RunReport,
+    Sanitizer,
+    check_version,
+    launch_words,
+    pass_arguments,
+    to_bytecode,
+)
 from kernels_generated.runtime.plan import MAX_GRID
-
-from .kernel import Kernel
-from .tileir import Program, RunReport
-from .tileir.arguments import Binding, check_version, pass_arguments, to_bytecode
-from .tileir.launch import launch_words
-from .tileir.memory import Memory
-from .tileir.sanitizer import Sanitizer
 
 
 class EmulationError(RuntimeError):

@@ -1,7 +1,7 @@
 """One kernel's Tile IR: the bytecode, and what is read from it, read once.
 
 Everything that wants to know what a kernel does asks here; nothing else disassembles or parses.  The bytes come from a
-candidate, so NVIDIA's disassembler and assembler work on them under the limits of :mod:`evaluator.confine`.
+candidate, so NVIDIA's disassembler and assembler work on them under the limits of :mod:`evaluator.confinement`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import functools
 import hashlib
 from typing import TYPE_CHECKING
 
+from evaluator.compile import Compiled, compile_kernels
 from evaluator.kernel_counts import Counts
-from evaluator.tileir.disassemble import disassemble
-from evaluator.tileir.errors import InvalidTileIR, TileIRError, Unsupported, Unverified
-from evaluator.tileir.text import parse
+from evaluator.tileir import InvalidTileIR, TileIRError, Unsupported, Unverified, disassemble, ir, parse
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 
 if TYPE_CHECKING:
-    from evaluator.compile import Compiled
-    from evaluator.tileir import Program, ir
+    from evaluator.tileir import Program
 
 REMEMBERED = 512  # kernels; a search of 40 configurations of one candidate has 40 to 80
 
@@ -49,7 +47,7 @@ class Kernel:
     @functools.cached_property
     def program(self) -> Program:
         """The module ready to run on the emulator (imports torch).  Raises as :attr:`module` does, and Unsupported."""
-        from evaluator.tileir.program import build
+        from evaluator.tileir import build
 
         return build(self.module)
 
@@ -60,8 +58,6 @@ class Kernel:
 
     def compiled(self, arch: str) -> Compiled | Verdict:
         """The cubin for an architecture, from the user's cache where it is there; a Verdict where tileiras refuses."""
-        from evaluator.compile import compile_kernels
-
         return compile_kernels({self.digest: self.bytecode}, [arch], jobs=1)[self.digest, arch]
 
 

@@ -1,6 +1,6 @@
 """What a kernel's regions hold, counted once per kernel: operations, bytes, flops, and where pointers come from.
 
-How often a region runs is another question (:mod:`evaluator.work`).
+How often a region runs is another question (:mod:`evaluator.timing.work`).
 """
 
 from __future__ import annotations

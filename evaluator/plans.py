@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from evaluator.trace import Traced
 from kernels_generated.runtime.plan import Launchable, PlanError, loads
 from knowledge_base.records import Trial
 
 if TYPE_CHECKING:
-    from evaluator.trace import Traced
     from knowledge_base.store import Store
 
 
@@ -26,8 +26,6 @@ class Plans:
 
     def put(self, *plans: Launchable) -> None:
         """Keeps plans in memory; of two of one digest the one that was traced."""
-        from evaluator.trace import Traced
-
         for plan in plans:
             if not isinstance(self._known.get(plan.digest), Traced):
                 self._known[plan.digest] = plan
@@ -40,8 +38,6 @@ class Plans:
 
     def traced(self, trial: Trial) -> Traced | None:
         """The plan that the trial is timed in as the tracer gave it; None where nobody put that here."""
-        from evaluator.trace import Traced
-
         first = self._known.get(trial.plans[0]) if trial.plans else None
         return first if isinstance(first, Traced) else None
 

@@ -1,7 +1,7 @@
 """Where NVIDIA's Tile IR toolchain is on this machine: tileiras, tileirdisasm, ptxas, and their versions.
 
 Looked for in the wheels of this Python (``site-packages/nvidia/cu13/bin``), then ``$CUDA_HOME/bin``, then ``PATH``.
-Finding is all this module does; running them on hostile bytes is for :mod:`evaluator.confine`.
+Finding is all this module does; running them on hostile bytes is for :mod:`evaluator.confinement`.
 """
 
 from __future__ import annotations

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Table, and_, case, func, select, true
 
-from .errors import UserError
-from .store import trials
-from .tables import ATTEMPTS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
+from knowledge_base.database import Database
+from knowledge_base.errors import UserError
+from knowledge_base.store import trials
+from knowledge_base.tables import ATTEMPTS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
-
-    from .database import Database
 
 Row = dict[str, Any]
 

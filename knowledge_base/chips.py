@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import model_validator
 
-from .errors import EnvironmentLacks, UserError, nearest
-from .records import Record
+from knowledge_base.errors import EnvironmentLacks, UserError, nearest
+from knowledge_base.records import Record
 
 ARCHS = ("sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 DEFAULT = "rtx5070"  # the chip assumed where there is no GPU

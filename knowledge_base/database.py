@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import EnvironmentLacks, UserError
-from .migrations import HEAD
+from knowledge_base.errors import EnvironmentLacks, UserError
+from knowledge_base.migrations import HEAD
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from .content import content_key, plain
+from knowledge_base.content import content_key, plain
 
 if TYPE_CHECKING:
     from kernels_generated.runtime.plan import Launchable

@@ -16,7 +16,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from .content import canonical
+from knowledge_base.content import canonical
 
 KEY_BYTES = 32
 

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from .content import content_key, plain
-from .database import Database
-from .errors import UserError
-from .records import Candidate, Status, Trial
-from .seal import seal
-from .tables import ARTIFACTS, ATTEMPTS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
+from knowledge_base.content import content_key, plain
+from knowledge_base.database import Database
+from knowledge_base.errors import UserError
+from knowledge_base.records import Candidate, Status, Trial
+from knowledge_base.seal import seal
+from knowledge_base.seed import plant
+from knowledge_base.snf.printer import show
+from knowledge_base.snf.task import Task
+from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
     from sqlalchemy.engine import Connection
-
-    from .snf.task import Task
 
 _CHUNK = 500  # keys per query: below every database's limit on bound variables
 
@@ -64,8 +65,6 @@ class Store:
 
         Raises EnvironmentLacks where it can't be written, UserError where the URL makes no sense.
         """
-        from .seed import plant
-
         database = Database.open(url)
         try:
             plant(database)
@@ -222,8 +221,6 @@ def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> No
 
 
 def _task_row(task: Task) -> dict[str, Any]:
-    from .snf.printer import show
-
     ops = dict.fromkeys(node.op for node in task.graph.nodes)
     return {
         "key": task.identity,

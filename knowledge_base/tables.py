@@ -64,7 +64,7 @@ class Meta(Table, table=True):
     value: str = _text()
 
 
-class Run(Table, table=True):
+class RunRow(Table, table=True):
     """One ``agent run``.  status: running | done | incomplete | interrupted | failed."""
 
     __tablename__: ClassVar[str] = "runs"

@@ -1,6 +1,6 @@
 """One run of tileiras: a bytecode in, a cubin with evidence or a Verdict out, under process limits.
 
-tileiras is trusted, its input is not: it runs in :mod:`evaluator.confine` with a cleared environment and its own
+tileiras is trusted, its input is not: it runs in :mod:`evaluator.confinement` with a cleared environment and its own
 folder.  Without line information a cubin does not depend on where its source lay, so
 the same kernel gives the same cubin wherever it is assembled.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from evaluator import confine
+from evaluator.confinement import Limits, run
 from evaluator.toolchain import Tool, first_error
 from knowledge_base.hints import classify
 from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
@@ -26,18 +26,16 @@ SECONDS = 60.0
 WALL_FACTOR = 4  # wall time allowed per second of processor time: other work may hold the processors
 
 
-def limits(seconds: float) -> confine.Limits:
+def limits(seconds: float) -> Limits:
     """What one assembly may use: address space is above 2 GiB for any kernel, resident memory below 200 MB."""
-    return confine.Limits(
-        wall_s=WALL_FACTOR * seconds, cpu_s=math.ceil(seconds), memory_bytes=4 << 30, output_bytes=1 << 20
-    )
+    return Limits(wall_s=WALL_FACTOR * seconds, cpu_s=math.ceil(seconds), memory_bytes=4 << 30, output_bytes=1 << 20)
 
 
 def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, seconds: float = SECONDS) -> Compiled | Verdict:
     """Assembles ``bytecode`` (SHA-256 ``kernel``) for ``arch``.  A refusal, crash or timeout is a Verdict."""
     if len(bytecode) > MAX_BYTECODE:
         return _rejected(Status.COMPILE_ERROR, f"a bytecode of {len(bytecode)} bytes: the limit is {MAX_BYTECODE}")
-    done = confine.run(
+    done = run(
         [str(tool.path), f"--gpu-name={arch}", *OPTIONS, "--remarks-output-file=k.yaml", "-o", "k.cubin", "k.tileir"],
         limits=limits(seconds),
         files={"k.tileir": bytecode},

@@ -1,51 +1,56 @@
 """CUDA Tile IR on the CPU: parser, lockstep machine, sanitizer.
 
     program = evaluator.kernel.Kernel.of(bytecode).program
-    report = run(program, (8, 1, 1), [Array(x, "f32", 0, (1024,), (1,)), Scalar("i32", 1024)])
+    report = run(program, (8, 1, 1), [Array("x", "f32", 0, (1024,), (1,)), Scalar("i32", 1024)], buffers={"x": x})
 
 Candidate Python plays no part here: the input is Tile IR bytecode, the memory is the caller's torch tensors.
-Names are loaded when they are first used, so that importing a part without torch (the parser's) stays cheap.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
-    from .errors import InvalidTileIR, TileIRError, Unsupported
-    from .launch import Argument, ArgumentError, Array, RunReport, Scalar, run
-    from .machine import StepLimit
-    from .program import Program
-    from .sanitizer import Sanitizer, Violation
-
-_HOME = {
-    "errors": ("InvalidTileIR", "TileIRError", "Unsupported"),
-    "launch": ("Argument", "ArgumentError", "Array", "RunReport", "Scalar", "run"),
-    "machine": ("StepLimit",),
-    "program": ("Program",),
-    "sanitizer": ("Violation", "Sanitizer"),
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = [
-    "Argument",
-    "ArgumentError",
-    "Array",
-    "InvalidTileIR",
-    "Program",
-    "RunReport",
-    "Sanitizer",
-    "Scalar",
-    "StepLimit",
-    "TileIRError",
-    "Unsupported",
-    "Violation",
-    "run",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE:
-        return getattr(importlib.import_module(f".{_MODULE[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import ir as ir
+    from .arguments import Binding as Binding
+    from .arguments import check_version as check_version
+    from .arguments import pass_arguments as pass_arguments
+    from .arguments import to_bytecode as to_bytecode
+    from .disassembly import disassemble as disassemble
+    from .errors import InvalidTileIR as InvalidTileIR
+    from .errors import TileIRError as TileIRError
+    from .errors import Unsupported as Unsupported
+    from .errors import Unverified as Unverified
+    from .errors import out_of_memory as out_of_memory
+    from .launch import Argument as Argument
+    from .launch import ArgumentError as ArgumentError
+    from .launch import Array as Array
+    from .launch import RunReport as RunReport
+    from .launch import Scalar as Scalar
+    from .launch import launch_words as launch_words
+    from .launch import run as run
+    from .machine import StepLimit as StepLimit
+    from .machine import Watcher as Watcher
+    from .memory import Memory as Memory
+    from .program import Program as Program
+    from .program import build as build
+    from .program import walk as walk
+    from .promises import PassedArray as PassedArray
+    from .promises import shared_byte as shared_byte
+    from .sanitizer import Sanitizer as Sanitizer
+    from .sanitizer import Violation as Violation
+    from .text import parse as parse
+else:
+    __getattr__, __all__ = exports(
+        __name__,
+        arguments=["Binding", "check_version", "pass_arguments", "to_bytecode"],
+        disassembly=["disassemble"],
+        errors=["InvalidTileIR", "TileIRError", "Unsupported", "Unverified", "out_of_memory"],
+        launch=["Argument", "ArgumentError", "Array", "RunReport", "Scalar", "launch_words", "run"],
+        machine=["StepLimit", "Watcher"],
+        memory=["Memory"],
+        program=["Program", "build", "walk"],
+        promises=["PassedArray", "shared_byte"],
+        sanitizer=["Sanitizer", "Violation"],
+        text=["parse"],
+    )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels_generated.runtime.bind import Array, Scalar
+from kernels_generated.runtime.bound import Array, Scalar
 
 from . import ir
 from .machine import AssertionFailure, Frame, Run, StepLimit, Stopped

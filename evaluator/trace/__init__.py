@@ -14,28 +14,27 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from evaluator.confine import MIB, Finished, Limits, containment, python_child
+from evaluator.confinement import MIB, Finished, Limits, containment, python_child
 from kernels_generated.runtime.expr import ExprError, evaluate, to_json
 from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
+from knowledge_base.hints import classify
+from knowledge_base.records import Stage, Status, Verdict
+from knowledge_base.snf.graph import Tensor
+from knowledge_base.snf.task import Task
 
 from . import contract
 from .launches import same_launches
 from .refusal import FAILURES
 from .result import KernelInfo, Request, Traced, read_kernel_info
 
-if TYPE_CHECKING:
-    from knowledge_base.records import Verdict
-    from knowledge_base.snf.graph import Tensor
-    from knowledge_base.snf.task import Task
-
 __all__ = ["KernelInfo", "Request", "TraceLimits", "Traced", "read_axes", "same_launches", "trace"]
 
 POLICIES = ("general", "sample", "concrete")
 MAX_BYTECODE = 4 * MIB  # honest ones have a few KiB
 # Packages whose __init__ the child does not run: they may import what it does not need.
-BARE = ("evaluator", "evaluator.trace", "kernels_generated", "kernels_generated.runtime")
+BARE = ("evaluator", "evaluator.confinement", "evaluator.trace", "kernels_generated", "kernels_generated.runtime")
 CHIP_FACTS = (
     "product", "arch", "sm_count", "memory_bytes", "l2_bytes", "shared_per_sm", "shared_per_block", "registers_per_sm",
 )  # fmt: skip
@@ -272,9 +271,6 @@ def _breach(found: contract.Breach, source: str) -> Verdict:
 
 
 def _verdict(source: str, status: str, stage: str, error_class: str, message: str, line: int | None) -> Verdict:
-    from knowledge_base.hints import classify
-    from knowledge_base.records import Stage, Status, Verdict
-
     error_class, hint = classify(status, message, error_class)
     lines = source.splitlines()
     text = lines[line - 1].strip()[:200] if line is not None and 0 < line <= len(lines) else ""

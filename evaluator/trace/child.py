@@ -24,7 +24,7 @@ from typing import Any
 # cuTile registers torch's and numpy's dtypes if it finds them: it finds the stand-in, and no numpy (60 ms).
 sys.modules["numpy"] = None  # type: ignore[assignment]
 
-from evaluator import lockdown  # noqa: E402
+from evaluator.confinement import lockdown  # noqa: E402
 
 from . import contract, fake_torch  # noqa: E402
 from .refusal import Refusal  # noqa: E402

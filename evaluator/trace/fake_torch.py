@@ -110,9 +110,7 @@ class Allocator(Protocol):
     """What the stand-in needs from the tracer."""
 
     def workspace(self, shape: Shape, dtype: Dtype, fill: int | None) -> Tensor: ...
-
     def num_sms(self) -> Number: ...
-
     def chip(self, fact: str) -> Any: ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernels_generated.runtime.bind import Array, BoundLaunch, BoundPlan, Scalar, bind
+from kernels_generated.runtime.bound import Array, BoundLaunch, BoundPlan, Scalar, bind
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.plan import Fill
 

@@ -10,13 +10,14 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ..content import content_key
-from ..errors import UserError
+from knowledge_base.chips import CHIPS
+from knowledge_base.content import content_key
+from knowledge_base.errors import UserError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from ..database import Database
+    from knowledge_base.database import Database
 
 RULE_FORM = ("scope", "when", "against", "effect")  # the keys of a rule's checkable form
 STATUSES = ("hypothesised", "supported", "refuted", "superseded")
@@ -24,8 +25,6 @@ STATUSES = ("hypothesised", "supported", "refuted", "superseded")
 
 def facts() -> list[dict[str, str]]:
     """The findings of facts.jsonl and every figure of every recorded chip."""
-    from ..chips import CHIPS
-
     found = []
     for line in _lines("facts.jsonl"):
         _check(line, "facts.jsonl", required=("subject", "name", "value", "source"), optional=("unit", "op", "chip"))
@@ -54,7 +53,7 @@ def plant(database: Database) -> None:
     """Brings the base's seed rows up to date; nothing to do (and quick) if they are."""
     from sqlalchemy import select
 
-    from ..tables import META
+    from knowledge_base.tables import META
 
     seed = content_key("seed", facts(), rules())
     newest = select(META.c.value).where(META.c.name == "seed")
@@ -69,7 +68,7 @@ def plant(database: Database) -> None:
 
 
 def _plant_facts(connection: Connection) -> None:
-    from ..tables import FACTS, now
+    from knowledge_base.tables import FACTS, now
 
     wanted: dict[str, dict[str, Any]] = {content_key("fact", fact): dict(fact) for fact in facts()}
     present = set(connection.execute(FACTS.select().with_only_columns(FACTS.c.key)).scalars())
@@ -82,7 +81,7 @@ def _plant_facts(connection: Connection) -> None:
 def _plant_rules(connection: Connection) -> None:
     from sqlalchemy import select
 
-    from ..tables import EVIDENCE, RULES, RuleRow, now
+    from knowledge_base.tables import EVIDENCE, RULES, RuleRow, now
 
     wanted = {content_key("rule", r["statement"], r["form"]): r for r in rules()}
     present = set(connection.execute(RULES.select().with_only_columns(RULES.c.key)).scalars())

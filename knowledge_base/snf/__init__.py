@@ -13,7 +13,7 @@ from .everyday import everyday
 from .graph import Graph, Node, Tensor
 from .parser import parse
 from .printer import show
-from .targets import Target, load_target, targets, task_named
+from .shipped import Target, load_target, targets, task_named
 from .task import Call, Decomposition, Task
 
 __all__ = [

@@ -5,7 +5,7 @@ is one function for both modes of :mod:`knowledge_base.snf.reference`: on float6
 tensors of the stored dtype it is the yardstick, the op as a PyTorch user would call it.  torch is imported when an op
 is run.
 
-Kinds (``Op.kind``) say how an op may fuse:
+Kinds (``OpSpec.kind``) say how an op may fuse:
 
 - scalar: a number (``const``, ``dim``); exact, never stored
 - source: values made from nothing but sizes (``iota``, ``causal_mask``)
@@ -41,7 +41,7 @@ class ShapeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Op:
+class OpSpec:
     """One entry of the table.
 
     spellings: how SNF calls it, preferred one first; empty for operators and for ops that only canonical graphs have.
@@ -367,9 +367,9 @@ def _linear_flops(out: Shape, args: Sequence[Shape]) -> dict[str, Expr]:
     return {**_multiply_adds(out, args), **bias}
 
 
-def _binary(name: str, torch_name: str, *spellings: str, commutative: bool = False, dtype: str = "promote") -> Op:
+def _binary(name: str, torch_name: str, *spellings: str, commutative: bool = False, dtype: str = "promote") -> OpSpec:
     run = _torch(torch_name, tensors=True) if name in ("minimum", "maximum") else _operator(torch_name)
-    return Op(
+    return OpSpec(
         name, "elementwise", spellings, (2, 2), broadcast, run, dtype=dtype,
         flops=_per_element(special=1) if name in ("pow", "div") else _per_element(1), commutative=commutative,
     )  # fmt: skip
@@ -378,29 +378,29 @@ def _binary(name: str, torch_name: str, *spellings: str, commutative: bool = Fal
 def _unary(
     name: str, run: Callable[..., Any], *spellings: str, plain: int = 0, special: int = 1, dtype: str = "float",
     attrs: tuple[tuple[str, Any], ...] = (),
-) -> Op:  # fmt: skip
+) -> OpSpec:  # fmt: skip
     flops = _per_element(plain, special)
-    return Op(name, "elementwise", spellings, (1, 1), broadcast, run, attrs, dtype, flops)
+    return OpSpec(name, "elementwise", spellings, (1, 1), broadcast, run, attrs, dtype, flops)
 
 
 _AXIS = (("axis", -1), ("keepdims", False))
 
 
-def _reduction(name: str, run: Callable[..., Any], spelling: str, per_element: int, dtype: str) -> Op:
-    return Op(name, "reduction", (spelling,), (1, 1), _reduced, run, _AXIS, dtype, _per_element(per_element, of=0))
+def _reduction(name: str, run: Callable[..., Any], spelling: str, per_element: int, dtype: str) -> OpSpec:
+    return OpSpec(name, "reduction", (spelling,), (1, 1), _reduced, run, _AXIS, dtype, _per_element(per_element, of=0))
 
 
 def _view(
     name: str, shape: Callable[..., Shape], run: Callable[..., Any], *attrs: str, spellings: tuple[str, ...]
-) -> Op:
-    return Op(name, "view", spellings, (1, 1), shape, run, tuple((a, REQUIRED) for a in attrs), "first")
+) -> OpSpec:
+    return OpSpec(name, "view", spellings, (1, 1), shape, run, tuple((a, REQUIRED) for a in attrs), "first")
 
 
 _TABLE = (
-    Op("const", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
-    Op("dim", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
-    Op("iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64"),
-    Op("causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first"),
+    OpSpec("const", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
+    OpSpec("dim", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
+    OpSpec("iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64"),
+    OpSpec("causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first"),
     _binary("add", "add", "Add", commutative=True),
     _binary("sub", "sub", "Sub"),
     _binary("mul", "mul", "Mul", commutative=True),
@@ -414,7 +414,7 @@ _TABLE = (
     _binary("ge", "ge", "GreaterEqual", dtype="bool"),
     _binary("eq", "eq", "Equal", dtype="bool", commutative=True),
     _binary("ne", "ne", "NotEqual", dtype="bool", commutative=True),
-    Op("where", "elementwise", ("Where",), (3, 3), broadcast, _run_where, (), "branches", _per_element(1)),
+    OpSpec("where", "elementwise", ("Where",), (3, 3), broadcast, _run_where, (), "branches", _per_element(1)),
     _unary("neg", _torch("neg"), "Neg", plain=1, special=0, dtype="first"),
     _unary("abs", _torch("abs"), "abs", "Abs", plain=1, special=0, dtype="first"),
     _unary("exp", _torch("exp"), "exp", "Exp"),
@@ -434,32 +434,34 @@ _TABLE = (
     _reduction("mean", _run_reduction("mean"), "Mean", 1, "float"),
     _reduction("max", _run_reduction("amax"), "Max", 1, "first"),
     _reduction("var", _run_reduction("var", correction=0), "Var", 4, "float"),
-    Op(
+    OpSpec(
         "softmax", "row", ("Softmax",), (1, 1), _row, lambda v, a: v[0].softmax(-1), (), "float",
         _per_element(4, 1),
     ),
-    Op(
+    OpSpec(
         "layernorm", "row", ("LayerNorm",), (3, 3), _row, _run_norm("layer_norm"), (("eps", 1e-5),), "first",
         _per_element(8),
     ),
-    Op("rmsnorm", "row", ("RMSNorm",), (2, 2), _row, _run_norm("rms_norm"), (("eps", 1e-5),), "first", _per_element(4)),
-    Op("linear", "contraction", ("Linear",), (2, 3), _linear, _functional("linear"), (), "first", _linear_flops),
-    Op("matmul", "contraction", (), (2, 2), _matmul, _torch("matmul"), (), "promote", _multiply_adds),
+    OpSpec(
+        "rmsnorm", "row", ("RMSNorm",), (2, 2), _row, _run_norm("rms_norm"), (("eps", 1e-5),), "first", _per_element(4)
+    ),
+    OpSpec("linear", "contraction", ("Linear",), (2, 3), _linear, _functional("linear"), (), "first", _linear_flops),
+    OpSpec("matmul", "contraction", (), (2, 2), _matmul, _torch("matmul"), (), "promote", _multiply_adds),
     _view("permute", _permute, lambda v, a: v[0].permute(a["perm"]), "perm", spellings=("Permute",)),
     _view("reshape", _reshape, lambda v, a: v[0].reshape(a["shape"]), "shape", spellings=("Reshape",)),
     _view("select", _select, lambda v, a: v[0].select(a["axis"], a["index"]), "axis", "index", spellings=("Select",)),
     _view("split", _split, lambda v, a: v[0].chunk(a["parts"], -1)[a["index"]], "parts", "index", spellings=("Split",)),
     _view("heads", _heads, _run_heads, "n", spellings=("Heads",)),
     _view("merge", _merge, _run_merge, spellings=("Merge",)),
-    Op(
+    OpSpec(
         "concat", "movement", ("Concat",), (1, 64), _concat,
         lambda v, a: __import__("torch").cat(list(v), dim=a["axis"]), (("axis", -1),),
     ),
-    Op("gather", "movement", ("Gather",), (2, 2), _gather, lambda v, a: v[0][v[1].long()], (), "first"),
-    Op("rope", "movement", ("RoPE",), (3, 3), _rope, _run_rope, (), "first", _per_element(3)),
+    OpSpec("gather", "movement", ("Gather",), (2, 2), _gather, lambda v, a: v[0][v[1].long()], (), "first"),
+    OpSpec("rope", "movement", ("RoPE",), (3, 3), _rope, _run_rope, (), "first", _per_element(3)),
 )  # fmt: skip
 
-OPS: dict[str, Op] = {op.name: op for op in _TABLE}
+OPS: dict[str, OpSpec] = {op.name: op for op in _TABLE}
 SPELLINGS: dict[str, str] = {spelling: op.name for op in _TABLE for spelling in op.spellings}
 
 
@@ -482,7 +484,7 @@ def promote(dtypes: Sequence[str]) -> str:
     return max(dtypes, key=lambda d: _RANK[d])
 
 
-def _check_dtypes(op: Op, args: Sequence[Tensor | Node]) -> None:
+def _check_dtypes(op: OpSpec, args: Sequence[Tensor | Node]) -> None:
     """Raises ShapeError where an op has no meaning for its arguments' dtypes."""
     dtypes = [a.dtype for a in args]
     if op.kind in ("row", "contraction") or op.name == "rope":
@@ -498,7 +500,7 @@ def _check_dtypes(op: Op, args: Sequence[Tensor | Node]) -> None:
         raise ShapeError(f"{op.name} has no meaning for bool: use Cast or Where")
 
 
-def _dtype(op: Op, args: Sequence[Tensor | Node], attrs: Attrs) -> str:
+def _dtype(op: OpSpec, args: Sequence[Tensor | Node], attrs: Attrs) -> str:
     """What torch would give, numbers counting as Python scalars."""
     if op.dtype in _RANK and op.dtype != "bool":
         return op.dtype

@@ -17,12 +17,12 @@ from kernels_generated.runtime.expr import evaluate, holds
 from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import UserError, nearest
 
+from .dimensions import MAX_SAMPLE, Dimensions, Restart
 from .errors import SnfError
 from .expressions import CONSTANTS, Evaluator
 from .graph import DTYPES, Graph, Node, Tensor, shape_at
 from .ops import is_scalar
 from .reading import Function, Path, Real, Size, Value
-from .sizes import MAX_SAMPLE, Dimensions, Restart
 from .task import constraints
 
 MAX_TEXT = 1 << 19  # characters: a 48-layer GPT-2 printed in full has about 150,000

@@ -19,10 +19,10 @@ from kernels_generated.runtime.expr import Expr, product
 from knowledge_base.errors import nearest
 
 from .builder import Builder, GraphTooLarge
+from .dimensions import Dimensions, SizeError
 from .errors import SnfError
 from .graph import DTYPES, Node, Tensor
 from .ops import OPS, ShapeError
-from .sizes import Dimensions, SizeError
 
 
 @dataclass(frozen=True)

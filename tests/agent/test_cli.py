@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import options
 from agent.cli import invoke
-from agent.proposers.choose import choose
-from evaluator import confine
-from evaluator.confine import containment
-from evaluator.containment import Containment
+from agent.commands import options
+from agent.proposers.choice import choose
+from evaluator.confinement.barriers import Containment
+from evaluator.confinement.confine import containment
 from knowledge_base.errors import UserError
 from knowledge_base.records import Level
 
@@ -169,7 +168,7 @@ def test_a_level_that_is_not_reached_ends_with_3_before_anything_is_done(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        confine, "containment", lambda: Containment(why="this kernel has no seccomp filters", mend="another kernel")
+        options, "containment", lambda: Containment(why="this kernel has no seccomp filters", mend="another kernel")
     )
     assert invoke([*command, "--require-sandbox", "filtered"]) == 3
     said = capfd.readouterr().err

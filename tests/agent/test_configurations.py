@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.configurations import configurations
+from agent.loop.enumeration import configurations
 
 AXES = {"a": list(range(8)), "b": list(range(8)), "c": ["x", "y", "z"], "d": [1]}
 

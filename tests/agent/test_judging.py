@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from agent import judging
-from agent.judging import Judges
-from evaluator.containment import Containment
+from agent.loop import judges as judging
+from agent.loop.judges import Judges
+from evaluator.confinement.barriers import Containment
 from evaluator.plans import Plans
 from evaluator.trial import begin
 from knowledge_base.chips import chip

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from agent import run as loop
 from agent.cli import invoke
+from agent.loop.rundir import RunFolder
+from agent.loop.summary import RunSummary
+from agent.loop.target_work import RunOptions, run
 from agent.progress import Lines
 from agent.proposers.base import ProposalRequest
-from agent.proposers.choose import Choice
-from agent.run import RunOptions, run
-from agent.rundir import RunFolder
-from agent.summary import RunSummary
-from evaluator.timer import MODEL, Known, Timer
+from agent.proposers.choice import Choice
+from evaluator.timing.timer import MODEL, Known, Timer
 from evaluator.version import evaluator_version
 from knowledge_base import browse
 from knowledge_base.chips import CHIPS
@@ -146,7 +145,7 @@ class Scripted:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     def made(*sheets: list[str]) -> Scripted:
         proposer = Scripted(list(sheets))
-        monkeypatch.setattr(loop, "make_proposer", lambda *_: proposer)
+        monkeypatch.setattr(Choice, "proposer", lambda *_: proposer)
         return proposer
 
     return made

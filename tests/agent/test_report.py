@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from agent import report
-from agent.summary import Effort, RunSummary, TaskResult
-from evaluator.confine import containment
+from agent.loop import report
+from agent.loop.summary import Effort, RunSummary, TaskResult
+from evaluator.confinement.confine import containment
 from kernels_generated.runtime.plan import Guard, Launchable, LaunchPlan
 from knowledge_base.content import plain
 from knowledge_base.records import Candidate, Measurement, Stage, Status, Trial, Verdict

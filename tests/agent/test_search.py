@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from agent import search as module
-from agent.search import STANDINGS, SearchResult, reason, search, standing
+from agent.loop import searching as module
+from agent.loop.searching import STANDINGS, SearchResult, reason, search, standing
 from evaluator.compile import Cache
 from evaluator.plans import Plans
 from knowledge_base.chips import CHIPS

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from agent.proposers.base import ProposalRequest
 from agent.proposers.synthesizer import Synthesizer, synthesize
-from evaluator.compare import Case, Errors, Failure, measure
 from evaluator.compile import compile_kernels
-from evaluator.execute import POISON_A, POISON_B, execute, poisoned
-from evaluator.inputs import draw
+from evaluator.judging.accuracy import Case, Errors, Failure
+from evaluator.judging.compare import measure
+from evaluator.judging.emulation import POISON_A, POISON_B, emulate, poisoned
+from evaluator.judging.inputs import draw
+from evaluator.judging.rejection import Rejected
 from evaluator.kernel import Kernel
-from evaluator.rejection import Rejected
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
@@ -80,7 +81,7 @@ def error_of(task: Task, source: str, distribution: str = "normal") -> str:
             outputs = {t.name: poisoned(shape_at(t.shape, task.sizes), t.dtype, poison.output) for t in task.outputs}
             given = {name: value.clone() for name, value in inputs.items()}
             try:
-                findings = execute(plan.plan, programs, given | outputs, dims, poison=poison)
+                findings = emulate(plan.plan, programs, given | outputs, dims, poison=poison)
             except Rejected as rejected:
                 return rejected.verdict.message
             if findings:

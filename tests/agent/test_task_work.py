@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from agent.loop.task_work import TaskWork
 from agent.progress import Lines
-from agent.task_work import TaskWork
-from evaluator.judge import judge
-from evaluator.oracle import Oracle
+from evaluator.judging.judgement import judge
+from evaluator.judging.oracle import Oracle
 from evaluator.plans import Plans
-from evaluator.timer import MODEL
+from evaluator.timing.timer import MODEL
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Measurement, Trial

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.loop.winners import MANIFEST, merge, read, write
 from agent.proposers.synthesizer import synthesize
-from agent.winners import MANIFEST, merge, read, write
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from kernels_generated.runtime.plan import loads
@@ -26,7 +26,7 @@ CHIP = chip("rtx5070")
 
 @dataclass(frozen=True)
 class Won:
-    """What :func:`agent.winners.write` takes."""
+    """What :func:`agent.loop.winners.write` takes."""
 
     task: Task
     trial: Trial

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import confine, scratch
-from evaluator.confine import MIB, Limits, python_child, run
-from evaluator.containment import Containment
-from evaluator.judge_process import JudgeProcess
+from evaluator.confinement import confine, scratch
+from evaluator.confinement.barriers import Containment
+from evaluator.confinement.confine import MIB, Limits, python_child, run
+from evaluator.judging.judge_process import JudgeProcess
 from evaluator.trace import BARE
 from knowledge_base.errors import EnvironmentLacks
 
@@ -244,7 +244,7 @@ def test_directories_nested_deeper_than_any_path_are_removed(tmp_path: Path) -> 
 
 def test_a_caller_that_dies_takes_its_runs_along(tmp_path: Path) -> None:
     marker = f"16.9{os.getpid()}"  # in the environment, so that the caller's own command does not have it
-    code = "import os\nfrom evaluator.confine import run\nprint('go', flush=True)\nmarker = os.environ['MARKER']\n"
+    code = "import os\nfrom evaluator.confinement import run\nprint('go', flush=True)\nmarker = os.environ['MARKER']\n"
     code += "run(['/bin/sh', '-c', f'setsid sleep {marker}1 & sleep {marker}2'])"
     env = os.environ | {"TMPDIR": str(tmp_path), "MARKER": marker}
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env)
@@ -313,7 +313,7 @@ def test_a_machine_that_starts_no_process_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_machine_without_room_for_files_says_so() -> None:
-    code = "import resource\nfrom evaluator.confine import run\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    code = "import resource\nfrom evaluator.confinement import run\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     code += "run(['/bin/true'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "EnvironmentLacks: no room for a temporary directory" in done.stderr

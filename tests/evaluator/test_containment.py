@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import confine, warden
-from evaluator import containment as module
-from evaluator.confine import Limits, containment, run
-from evaluator.containment import CLONE_NEW, Containment
+from evaluator.confinement import barriers as module
+from evaluator.confinement import confine, warden
+from evaluator.confinement.barriers import CLONE_NEW, Containment
+from evaluator.confinement.confine import Limits, containment, run
 from evaluator.trace import Request, trace
 from knowledge_base.chips import chip
 from knowledge_base.records import Level, Verdict
@@ -328,12 +328,12 @@ def told(call: str) -> Containment:
     """What a process says of its machine in which ``call`` is refused, as a container or a kernel without it would."""
     code = f"""
 from pyseccomp import ALLOW, ERRNO, MASKED_EQ, Arg, SyscallFilter
-from evaluator import containment, lockdown
+from evaluator.confinement import barriers, lockdown
 filter_ = SyscallFilter(ALLOW)
 {call}
 lockdown.no_new_privileges()
-lockdown.refuse(containment._instructions(filter_))
-from evaluator.confine import containment
+lockdown.refuse(barriers._instructions(filter_))
+from evaluator.confinement.confine import containment
 held = containment()
 print(repr((held.program != b"", held.landlock, held.namespaces, held.why, held.mend)))
 """

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from evaluator import trace as tracing
-from evaluator.confine import Finished
-from evaluator.cover import dims
-from evaluator.executable import Executable
-from evaluator.inputs import draw
-from evaluator.rejection import Rejected
+from evaluator.confinement.confine import Finished
+from evaluator.judging.cover import dims
+from evaluator.judging.executable import Executable
+from evaluator.judging.inputs import draw
+from evaluator.judging.rejection import Rejected
 from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.plan import PlanError, from_data

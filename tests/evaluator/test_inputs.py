@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.inputs import OFFSET_SIGMAS, distributions, draw
-from evaluator.sizes import ELEMENTS, MAX_WORK, judged_sizes, output_elements, tiles, work
+from evaluator.judging.inputs import OFFSET_SIGMAS, distributions, draw
+from evaluator.judging.sizes import ELEMENTS, MAX_WORK, judged_sizes, output_elements, tiles, work
 from kernels_generated.runtime.expr import evaluate, holds
 from kernels_generated.runtime.plan import Guard, Launch, LaunchPlan
 from knowledge_base.snf.everyday import NAMES, everyday

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.judge import _Judging, judge
-from evaluator.oracle import Oracle
+from evaluator.judging.judgement import _Judging, judge
+from evaluator.judging.oracle import Oracle
+from evaluator.judging.rejection import Rejected
 from evaluator.plans import Plans
-from evaluator.rejection import Rejected
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.errors import EnvironmentLacks
@@ -123,18 +123,18 @@ def test_launches_that_no_judged_size_makes_are_not_called_correct(oracle: Oracl
 def test_a_defect_of_the_evaluator_is_the_candidates_verdict_and_says_so(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evaluator import executable
+    from evaluator.judging import executable
 
     def fails(*_: object, **__: object) -> None:
         raise KeyError("a defect\033[2J")
 
-    monkeypatch.setattr(executable, "execute", fails)
+    monkeypatch.setattr(executable, "emulate", fails)
     _, verdict = judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
     assert (verdict.status, verdict.error_class) == ("crash", "evaluator-defect")
     assert verdict.message.startswith("the evaluator failed, which says nothing about the kernel: KeyError: 'a defect")
     assert "\033" not in verdict.message
     monkeypatch.undo()
-    monkeypatch.setattr(executable, "execute", lambda *_, **__: (_ for _ in ()).throw(EnvironmentLacks("no tool")))
+    monkeypatch.setattr(executable, "emulate", lambda *_, **__: (_ for _ in ()).throw(EnvironmentLacks("no tool")))
     with pytest.raises(EnvironmentLacks):
         judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
 
@@ -142,7 +142,8 @@ def test_a_defect_of_the_evaluator_is_the_candidates_verdict_and_says_so(
 OURS = "{m for m in sys.modules if m.split('.')[0] in ('evaluator', 'knowledge_base', 'kernels_generated')}"
 JUDGES = f"""
 import sys
-from evaluator import confine, judge
+from evaluator.confinement import confine
+from evaluator.judging import judge
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate
@@ -153,15 +154,15 @@ def watched(argv, **more):
         started.append({OURS})
     return run(argv, **more)
 confine.run = watched
-done = judge.judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
+done = judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
 assert done.correct, done.verdict
 print(sorted({OURS} - started[0]))
 """
 ANSWERS = f"""
 import sys, threading
 from multiprocessing import Pipe
-from evaluator import oracle_worker
-from evaluator.oracle import question
+from evaluator.judging import oracle_worker
+from evaluator.judging.oracle import question
 from knowledge_base.snf.everyday import everyday
 ours, theirs = Pipe()
 threading.Thread(target=oracle_worker.main, args=(theirs,), daemon=True).start()
@@ -199,12 +200,13 @@ def test_without_a_seed_every_judgement_is_another(oracle: Oracle) -> None:
 def test_a_plan_that_was_traced_for_its_time_is_the_one_that_is_judged(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import evaluator.trace as module
+    from evaluator.judging import cover as module
+    from evaluator.trace import Request, Traced
 
     task = everyday("gelu", M=100, N=70)
     begun = trial(source("gelu"), task)
-    (traced,) = module.trace(source("gelu"), task, [module.Request(task.sizes, begun.configuration)], CHIP)
-    assert isinstance(traced, module.Traced)
+    (traced,) = module.trace(source("gelu"), task, [Request(task.sizes, begun.configuration)], CHIP)
+    assert isinstance(traced, Traced)
     asked: list[str] = []
     traces = module.trace
 
@@ -287,7 +289,7 @@ def test_what_the_assembler_refuses_is_rejected_even_if_the_numbers_are_right(
     def hurried(kernels, archs, **options):  # type: ignore[no-untyped-def]
         return compile_kernels(kernels, archs, cache=Cache(tmp_path), seconds=0.01)
 
-    monkeypatch.setattr("evaluator.compile.compile_kernels", hurried)
+    monkeypatch.setattr("evaluator.kernel.compile_kernels", hurried)
     _, verdict = judged(source("gelu"), everyday("gelu", M=16, N=16), oracle)
     assert (verdict.status, verdict.stage) == ("timeout", "compile"), verdict
     assert verdict.hint

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.composed import judge_composed
-from evaluator.oracle import Oracle
+from evaluator.judging.composed import judge_composed
+from evaluator.judging.oracle import Oracle
 from evaluator.plans import Plans
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin

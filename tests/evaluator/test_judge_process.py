@@ -17,10 +17,10 @@ from types import ModuleType
 
 import pytest
 
-from evaluator.judge_process import SECONDS, JudgeProcess
+from evaluator.judging.judge_process import SECONDS, JudgeProcess
+from evaluator.judging.rejection import Rejected
 from evaluator.kernel import refusal
 from evaluator.plans import Plans
-from evaluator.rejection import Rejected
 from evaluator.tileir.errors import TooLarge
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
@@ -97,10 +97,11 @@ def oracle_dies(desk):
     return asks(desk)
 
 def judged_in(seconds, trial, task, chip, desk):
-    from evaluator import executable, judge_server
+    from evaluator.judging import executable
+    from evaluator.judging.judge_server import QUESTIONS
     from evaluator.plans import Plans
     executable.LAUNCH_SECONDS = seconds
-    return judge_server.judge(trial, task, chip, Plans(), 1, 1, desk)
+    return QUESTIONS["judge"](trial, task, chip, Plans(), 1, 1, desk)
 """
 
 
@@ -201,9 +202,10 @@ def test_a_judgement_leaves_nothing_behind_in_the_process(process: JudgeProcess,
 
 def test_an_oracle_that_dies_spoils_one_judgement(process: JudgeProcess, functions: ModuleType) -> None:
     before = process.call(functions.asks)
-    with pytest.raises(Exception, match="the reference process ended"):
-        process.call(functions.oracle_dies)
-    assert process.call(functions.asks) == before
+    for _ in range(5):  # at once: one that was killed takes a moment to be gone
+        with pytest.raises(Exception, match="the reference process ended"):
+            process.call(functions.oracle_dies)
+        assert process.call(functions.asks) == before
 
 
 def test_the_process_can_be_ended_from_another_thread(functions: ModuleType) -> None:
@@ -223,7 +225,7 @@ def test_a_process_that_cannot_start_is_the_environments_fault(monkeypatch: pyte
 
 
 def test_a_caller_that_dies_takes_its_process_along(functions: ModuleType) -> None:
-    code = "import for_a_judge as f\nfrom evaluator.judge_process import JudgeProcess\nprocess = JudgeProcess()\n"
+    code = "import for_a_judge as f\nfrom evaluator.judging import JudgeProcess\nprocess = JudgeProcess()\n"
     code += "print(process._python.process.pid, process.call(f.reports), flush=True)\nprocess.call(f.counts, 100.0)"
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert caller.stdout is not None
@@ -313,21 +315,21 @@ def test_tiles_that_do_not_fit_into_memory_are_unsupported(
 
 
 def test_a_kernel_of_too_much_text_is_unsupported(process: JudgeProcess) -> None:
-    from evaluator.tileir import disassemble
+    from evaluator.tileir import disassembly
 
-    limit = disassemble.MAX_TEXT
+    limit = disassembly.MAX_TEXT
     source = kernel(*["z = v", *["z = z + v"] * 400])
     (traced,) = trace(source, TASK, [Request(TASK.sizes)], CHIP)
     assert isinstance(traced, Traced)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disassemble, "MAX_TEXT", 20_000)
-        patch.setattr(disassemble, "LIMITS", replace(disassemble.LIMITS, output_bytes=20_000))
+        patch.setattr(disassembly, "MAX_TEXT", 20_000)
+        patch.setattr(disassembly, "LIMITS", replace(disassembly.LIMITS, output_bytes=20_000))
         with pytest.raises(TooLarge, match="more than 0 MiB of Tile IR") as raised:
-            disassemble.disassemble(next(iter(traced.kernels.values())))
-        patch.setattr(disassemble, "LIMITS", replace(disassemble.LIMITS, wall_s=0.0))
+            disassembly.disassemble(next(iter(traced.kernels.values())))
+        patch.setattr(disassembly, "LIMITS", replace(disassembly.LIMITS, wall_s=0.0))
         with pytest.raises(TooLarge, match="takes the disassembler more than 20 s"):
-            disassemble.disassemble(next(iter(traced.kernels.values())))
-    assert limit == disassemble.LIMITS.output_bytes
+            disassembly.disassemble(next(iter(traced.kernels.values())))
+    assert limit == disassembly.LIMITS.output_bytes
     verdict = refusal(raised.value)
     assert (verdict.status, verdict.error_class) == ("unsupported", "kernel-too-large")
     assert "loops in the kernel" in verdict.hint

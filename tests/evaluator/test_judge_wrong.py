@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.judge import judge
-from evaluator.oracle import Oracle
+from evaluator.judging.judgement import judge
+from evaluator.judging.oracle import Oracle
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Verdict
@@ -299,7 +299,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.executable.LAUNCH_SECONDS", 1.5)
+    monkeypatch.setattr("evaluator.judging.executable.LAUNCH_SECONDS", 1.5)
     wrong = WRONG[name]
     verdict = judged(oracle, wrong.task, wrong.text())
     told = f"{verdict.status} {verdict.error_class}: {verdict.message}"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
+import house
 import pytest
 
-from evaluator import confine
 from evaluator.compile import Compiled
+from evaluator.confinement import confine
 from evaluator.kernel import Kernel, refusal
 from evaluator.tileir import InvalidTileIR, TileIRError, Unsupported
 from evaluator.tileir.errors import TooLarge, Unverified
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import chip
 from knowledge_base.snf.everyday import everyday
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,9 @@ def test_equal_bytes_are_one_kernel_and_are_disassembled_once(bytecode: bytes, m
     Kernel.of.cache_clear()
     runs: list[str] = []
     run = confine.run
-    monkeypatch.setattr(confine, "run", lambda argv, **options: runs.append(argv[0]) or run(argv, **options))
+    monkeypatch.setattr(
+        "evaluator.tileir.disassembly.run", lambda argv, **options: runs.append(argv[0]) or run(argv, **options)
+    )
     kernel = Kernel.of(bytecode)
     assert kernel.program.module is kernel.module is kernel.counts.module
     assert Kernel.of(bytes(bytearray(bytecode))) is kernel
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_kernel_are_refused_with_a_class_and_a_hint(bytecode: 
 
 
 def test_a_disassembler_that_does_not_end_is_a_refusal(bytecode: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evaluator.tileir import disassemble as module
+    from evaluator.tileir import disassembly as module
 
     monkeypatch.setattr(module, "LIMITS", confine.Limits(wall_s=0.0, cpu_s=1))
     with pytest.raises(TooLarge, match="takes the disassembler more than 20 s"):
@@ -80,12 +80,11 @@ def test_each_refusal_has_its_class(error: TileIRError, status: str, error_class
 
 
 def test_nothing_else_disassembles_or_parses() -> None:
-    users = set()
-    for path in (ROOT / part for part in ("agent", "evaluator", "knowledge_base", "kernels_generated", "prompts")):
-        for file in path.rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").endswith(
-                    ("tileir.disassemble", "tileir.text")
-                ):
-                    users.add(file.relative_to(ROOT).as_posix())
-    assert users == {"evaluator/kernel.py"}
+    users = {
+        i.importer
+        for module in house.MODULES
+        if not module.startswith("evaluator.tileir")
+        for i in house.imports(module)
+        if i.target in ("evaluator.tileir.disassembly", "evaluator.tileir.text")
+    }
+    assert users == {"evaluator.kernel"}

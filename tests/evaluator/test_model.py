@@ -7,7 +7,7 @@ import math
 import pytest
 
 from evaluator.compile import Cache, compile_kernels
-from evaluator.model import floor_us, modelled, occupancy
+from evaluator.timing.model import floor_us, modelled, occupancy
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import CHIPS
 from knowledge_base.records import CompileEvidence, Measurement

@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 import pytest
 import torch
 
-from evaluator.oracle import Oracle, OracleDefect, Question, pack, question, unpack
+from evaluator.judging.oracle import Oracle, OracleDefect, Question, pack, question, unpack
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.graph import Graph, Node, Tensor

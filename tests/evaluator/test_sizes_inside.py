@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.proposers.synthesizer import synthesize
-from evaluator.cover import dims
-from evaluator.sizes import inside, judged_sizes
+from evaluator.judging.cover import dims
+from evaluator.judging.sizes import inside, judged_sizes
 from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.plan import Guard
 from knowledge_base.chips import chip

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.tileir import ir
-from evaluator.tileir.disassemble import disassemble
+from evaluator.tileir.disassembly import disassemble
 from evaluator.tileir.errors import InvalidTileIR, TileIRError, Unsupported
 from evaluator.tileir.program import build
 from evaluator.tileir.text import parse

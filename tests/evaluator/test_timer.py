@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.search import SearchResult, search, standing
+from agent.loop.searching import SearchResult, search, standing
 from evaluator.compile import Cache
 from evaluator.plans import Plans
-from evaluator.timer import MODEL, Known
+from evaluator.timing.timer import MODEL, Known
 from knowledge_base.chips import CHIPS
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.everyday import everyday

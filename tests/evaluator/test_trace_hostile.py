@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.confine import MIB, containment
+from evaluator.confinement.confine import MIB, containment
 from evaluator.trace import Request, Traced, TraceLimits, read_axes, trace
 from knowledge_base.chips import chip
 from knowledge_base.records import MAX_TEXT, Level, Status, Verdict

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.model import launch_work
+from evaluator.timing.model import launch_work
+from evaluator.timing.work import SAMPLED_BLOCKS, Work, _sample
 from evaluator.trace import Request, Traced, trace
-from evaluator.work import SAMPLED_BLOCKS, Work, _sample
-from kernels_generated.runtime.bind import bind
+from kernels_generated.runtime.bound import bind
 from knowledge_base.chips import CHIPS
 from knowledge_base.snf.everyday import everyday
 

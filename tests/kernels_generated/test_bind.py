@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels_generated.runtime.bind import Array, BoundLaunch, Buffer, Scalar, Unlaunchable, bind, check
+from kernels_generated.runtime.bound import Array, BoundLaunch, Buffer, Scalar, Unlaunchable, bind, check
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.plan import (
     MAX_GRID,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from agent.ranking import rank
+from agent.loop.ranking import rank
 from knowledge_base.records import (
     Candidate,
     Incomparable,

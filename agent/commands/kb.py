@@ -1,0 +1,278 @@
+"""``agent kb``: the knowledge base as tables of 80 columns or as JSON.
+
+What is read, and how, is :mod:`knowledge_base.browse`'s work.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.console import console, emit, pairs, table, us
+from knowledge_base import browse
+from knowledge_base.chips import chip
+from knowledge_base.database import DEFAULT, url_of
+from knowledge_base.errors import UserError, nearest
+from knowledge_base.records import Status
+from knowledge_base.store import Store
+
+Row = dict[str, Any]
+Column = tuple[str, str, int | None, Callable[[Row], str]]  # heading, alignment, width, text of a row
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One ``agent kb`` table: which filters it takes, its columns, and what to say where it is empty."""
+
+    filters: tuple[str, ...]
+    columns: tuple[Column, ...]
+    empty: str
+    limited: bool = False  # long listings show the latest or best rows alone
+
+
+def _field(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.get(name) or "")
+
+
+def _id(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row[name])[:8]
+
+
+def _when(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row[name])[:16].replace("T", " ")
+
+
+def _time(row: Row) -> str:
+    return us(row.get("us"), row.get("kind"))
+
+
+def _run_status(row: Row) -> str:
+    """A run that says it is running, but whose process is gone from this machine, was killed."""
+    if row["status"] != "running" or row["host"] != socket.gethostname():
+        return str(row["status"])
+    try:
+        os.kill(row["pid"], 0)
+    except ProcessLookupError:
+        return "killed"
+    except PermissionError:
+        pass
+    return "running"
+
+
+def _best(row: Row) -> str:
+    shown = [f"{b['chip']} {us(b['us'], b['kind'])}" for b in row["best"]]
+    return ", ".join(shown[:3]) + (" …" if len(shown) > 3 else "")
+
+
+def _effect(row: Row) -> str:
+    if row["effect"] is None:
+        return ", ".join(f"{k} {v}" for k, v in row["claimed"].items() if k != "direction") or "faster"
+    return f"{row['effect']:+.3f} [{row['effect_low']:+.3f}, {row['effect_high']:+.3f}]"
+
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
+_BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+
+def _figure(value: str, unit: str) -> str:
+    """A fact's value for people: 1965000000 Hz → 1.965 GHz, 233472 B → 228 KiB; text stays as it is."""
+    try:
+        number = float(value)
+    except ValueError:
+        return f"{value} {unit}".strip()
+    if unit == "B":
+        for size, name in _BINARY:
+            if number >= size:
+                return f"{number / size:.4g} {name}"
+    for size, prefix in _PREFIXES:
+        if unit in ("Hz", "B/s", "FLOP/s") and number >= size:
+            return f"{number / size:.4g} {prefix}{unit}"
+    return f"{number:.10g} {unit}".strip()
+
+
+NO_RUN = "Nothing yet: `agent run --target gpt2-block` fills it."
+
+LISTINGS: dict[str, Listing] = {
+    "facts": Listing(
+        ("op", "gpu"),
+        (
+            ("subject", "left", 8, _field("subject")),
+            ("fact", "left", None, lambda r: f"{r['name']}: {_figure(r['value'], r['unit'])}"),
+            ("source", "left", None, _field("source")),
+        ),
+        "No fact matches.",
+    ),
+    "rules": Listing(
+        ("op", "gpu", "status"),
+        (
+            ("id", "left", 8, _id("key")),
+            ("status", "left", 12, _field("status")),
+            ("op", "left", 12, _field("op")),
+            ("rows", "right", 4, lambda r: str(r["evidence"])),
+            ("rule", "left", None, lambda r: f"{r['statement']} ({_effect(r)})"),
+        ),
+        "No rule matches.",
+    ),
+    "kernels": Listing(
+        ("op", "gpu", "status"),
+        (
+            ("id", "left", 8, _id("kernel")),
+            ("task", "left", 22, _field("task")),
+            ("chip", "left", 8, _field("chip")),
+            ("µs", "right", 8, _time),
+            ("floor", "right", 7, lambda r: us(r["floor_us"])),
+            ("configuration", "left", None, lambda r: pairs(r["configuration"])),
+        ),
+        NO_RUN,
+        limited=True,
+    ),
+    "runs": Listing(
+        ("gpu", "status"),
+        (
+            ("id", "left", 38, _field("id")),
+            ("chip", "left", 8, _field("chip")),
+            ("proposer", "left", 11, _field("proposer")),
+            ("status", "left", 11, _run_status),
+            ("exit", "right", 4, lambda r: "" if r["exit_code"] is None else str(r["exit_code"])),
+        ),
+        NO_RUN,
+        limited=True,
+    ),
+    "attempts": Listing(
+        ("op", "gpu", "status", "run"),
+        (
+            ("id", "left", 8, _id("trial")),
+            ("task", "left", 18, _field("task")),
+            ("kernel", "left", 8, _id("kernel")),
+            ("status", "left", 13, _field("status")),
+            ("µs", "right", 8, _time),
+            ("configuration", "left", None, lambda r: pairs(r["configuration"])),
+        ),
+        NO_RUN,
+        limited=True,
+    ),
+    "tasks": Listing(
+        ("op", "gpu"),
+        (
+            ("id", "left", 8, _id("identity")),
+            ("task", "left", 26, _field("task")),
+            ("dtype", "left", 5, _field("dtype")),
+            ("tried", "right", 6, lambda r: str(r["trials"])),
+            ("correct", "right", 7, lambda r: str(r["correct"])),
+            ("best µs", "left", None, _best),
+        ),
+        NO_RUN,
+    ),
+}
+
+
+@contextmanager
+def reading(db: str | None) -> Iterator[Store]:
+    """The knowledge base to look at: nothing is created where there is none, and a read-only file will do.
+
+    Raises UserError where ``db`` names a file that is not there.  The default base may be missing: then there is what
+    ships with the project.
+    """
+    file = file_of(db)
+    if db and file is not None and not file.is_file():
+        raise UserError(f"there is no knowledge base at {file}", "Check --db; `agent run … --db` makes one.")
+    if file is None or (file.is_file() and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
+        with Store.open(db or DEFAULT) as store:
+            yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:  # a copy, as opening migrates and seeds
+        copy = Path(folder) / "knowledge.db"
+        for beside in ("", "-wal"):
+            if (part := file.with_name(file.name + beside)).is_file():
+                shutil.copyfile(part, copy.with_name(copy.name + beside))
+        with Store.open(str(copy)) as store:
+            yield store
+
+
+def file_of(db: str | None) -> Path | None:
+    """The file that ``--db`` names; None for a database that is none."""
+    scheme, _, path = url_of(db).partition(":///")
+    return Path(path.partition("?")[0]) if scheme.startswith("sqlite") and path not in ("", ":memory:") else None
+
+
+def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_json: bool) -> int:
+    """Prints one table (or JSON list).  Raises UserError for a filter value that names nothing."""
+    shown = LISTINGS[what]
+    given: dict[str, Any] = {name: value for name, value in filters.items() if value and name in shown.filters}
+    _check(what, given)
+    limits = {"limit": limit} if shown.limited else {}
+    with reading(db) as store:
+        rows = getattr(browse, what)(store.database, **given, **limits)
+    if as_json:
+        emit(rows)
+        return 0
+    if not rows:
+        asked = f" (asked for {pairs(given)})" if given else ""
+        console().print(_plain(shown.empty + asked))
+        return 0
+    made = table([column[:3] for column in shown.columns])
+    for row in rows:
+        made.add_row(*(_plain(column[3](row)) for column in shown.columns))
+    out = console()
+    out.print(made)
+    if any(_time(row).startswith("~") for row in rows) or "best" in rows[0]:
+        out.print("~ is modelled, not measured.", style="dim")
+    return 0
+
+
+def show(prefix: str, db: str | None, as_json: bool) -> int:
+    """Prints everything about one id."""
+    with reading(db) as store:
+        row = browse.show(store.database, prefix)
+    if as_json:
+        emit(row)
+        return 0
+    out = console()
+    for name, value in row.items():
+        if name in ("source", "snf"):
+            out.print(f"{name}:", style="bold")
+            out.print(str(value).rstrip(), markup=False, soft_wrap=True)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            out.print(f"{name}:", style="bold")
+            for entry in value:
+                out.print("  " + _entry(entry), markup=False)
+        else:
+            out.print(f"[bold]{name}:[/bold] {_plain(_text(value))}")
+    return 0
+
+
+def _check(what: str, given: dict[str, str]) -> None:
+    if "gpu" in given and given["gpu"] != "auto":  # a chip derived from a driver is stored as auto
+        given["gpu"] = chip(given["gpu"]).name
+    known: dict[str, Sequence[str]] = {
+        "rules": ("hypothesised", "supported", "refuted", "superseded"),
+        "kernels": ("measured", "modelled", "promoted"),
+        "runs": ("running", "done", "incomplete", "interrupted", "failed"),
+        "attempts": (*(s.value for s in Status), "compiled"),
+    }
+    if "status" in given and given["status"] not in known[what]:
+        near = nearest(given["status"], list(known[what])) or list(known[what])
+        raise UserError(f"--status {given['status']}: no such status of {what}", f"There are {', '.join(near)}.")
+
+
+def _text(value: Any) -> str:
+    return (
+        pairs(value) if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()) else str(value)
+    )
+
+
+def _entry(entry: Row) -> str:
+    return "  ".join(f"{k}={_text(v)[:120]}" for k, v in entry.items() if v not in (None, "", [], {}))
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

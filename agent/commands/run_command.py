@@ -1,0 +1,175 @@
+"""``agent run``: from what was typed to a run under way, and from its summary to what is printed."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+from agent import loop
+from agent.console import console, emit
+from agent.loop import RunFolder, RunOptions, final_table, find_run, new_id, versions
+from agent.progress import Bars, Lines, Progress
+from agent.proposers import choose
+from evaluator import toolchain
+from evaluator.confinement import containment
+from knowledge_base import browse
+from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from knowledge_base.snf import load_target, parse
+from knowledge_base.snf.printer import show
+from knowledge_base.store import RunRecord, Store
+
+from .hardware import chip_for, device_for
+
+
+def run(
+    *,
+    target: str,
+    shape: dict[str, int],
+    gpu: str | None,
+    device: str,
+    proposer: str,
+    model: str | None,
+    rounds: int,
+    budget_minutes: float | None,
+    db: str | None,
+    resume: str | None,
+    seed: int | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
+    if not target and not resume:
+        raise UserError(
+            "--target is missing", "For example: agent run --target gpt2-block. `agent targets` lists them."
+        )
+    if resume and (target or shape):
+        raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
+    where = device_for(device)
+    _toolchain()
+    asked = RunOptions(
+        target=target,
+        shape=shape,
+        proposer=proposer,
+        model=model,
+        rounds=rounds,
+        budget_minutes=budget_minutes,
+        seed=secrets.randbits(31) if seed is None else seed,
+        jobs=jobs,
+    )
+    err = console(error=True)
+    with Store.open(db) as store:
+        if resume and (done := _done(store, resume)) is not None:
+            return _say_done(done, err, as_json)
+        begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
+        run_id, asked, chip, graph, folder = begun
+        choice = choose(asked.proposer, asked.model)
+        held = containment()
+        progress, shown = _progress(err)
+        try:
+            with shown:
+                progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
+                progress.say(f"kernels by the {choice.name}: {choice.why}")
+                progress.say(f"candidates are contained: {held.level.value}{held.short_of}")
+                if choice.name != "synthesizer":
+                    progress.say(held.says)
+                summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress)
+        except KeyboardInterrupt:
+            err.print(
+                f"\ninterrupted; nothing is lost. Go on with:\n  agent run --resume {run_id}"
+                + (f" --db {db}" if db else "")
+            )
+            if as_json:
+                emit({"id": run_id, "status": "interrupted", "exit_code": EXIT_INTERRUPTED})
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:  # whoever read the progress is gone
+            with suppress(Exception):
+                folder.log("interrupted: nobody reads the output any more")
+                store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, {"why": "output closed"})
+            raise
+        except Exception as error:
+            with suppress(Exception):  # what failed may be the disk: the first error is the one to show
+                folder.log(f"failed: {error}")
+                store.finish_run(run_id, "failed", getattr(error, "exit_code", 1), {"why": str(error)})
+            raise
+        finally:
+            folder.close()
+    document = summary.document()
+    if as_json:
+        emit(document)
+    final_table(document, err)
+    return summary.exit_code
+
+
+def _done(store: Any, run_id: str) -> dict[str, Any] | None:
+    """The record of a run in which nothing is left to do; None if it can be gone on with."""
+    name = find_run(run_id).name
+    rows = [r for r in browse.runs(store.database, status="done", limit=1_000_000) if r["id"] == name]
+    if not rows or rows[0]["exit_code"] != EXIT_DONE:
+        return None
+    return dict(browse.show(store.database, name))
+
+
+def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
+    """A run that is done is not run again: its table as it was, and its exit code."""
+    stored = record["summary"]
+    if as_json:
+        emit(stored)
+    err.print(f"run {record['id']} is already done", markup=False, soft_wrap=True)
+    final_table(stored, err)
+    return int(record["exit_code"])
+
+
+Begun = tuple[str, Any, Any, Any, RunFolder]
+
+
+def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
+    """A new run: everything that can be wrong is found before anything is stored."""
+    chip = chip_for(gpu)
+    choice = choose(asked.proposer, asked.model)
+    target = load_target(asked.target, dict(asked.shape))
+    run_id = new_id(asked.target)
+    folder = RunFolder(run_id)
+    folder.write("target.snf", show(target.graph))
+    record = RunRecord(
+        id=run_id,
+        target=asked.target,
+        chip=chip.name,
+        device=device,
+        proposer=choice.name,
+        status="running",
+        options=asked.stored(),
+        versions=versions(),
+    )
+    store.start_run(record)
+    folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
+    for note in target.notes:
+        folder.log(f"note: {note}")
+    return run_id, asked, chip, target.graph, folder
+
+
+def _resume(store: Any, run_id: str, asked: Any) -> Begun:
+    """A run that stopped: its target as it was, its options; rounds, budget and jobs as they are asked for now."""
+    from dataclasses import replace
+
+    path = find_run(run_id)
+    folder = RunFolder(path.name)
+    record = store.resume_run(path.name)
+    options = RunOptions(**record.options)
+    options = replace(options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs)
+    graph = parse((path / "target.snf").read_text(encoding="utf-8"), record.target)
+    folder.log("resumed")
+    return path.name, options, chip_for(record.chip), graph, folder
+
+
+def _toolchain() -> None:
+    """Raises EnvironmentLacks where kernels could be neither compiled nor read, before any work."""
+    for name in ("tileiras", "tileirdisasm"):
+        toolchain.find(name)
+
+
+def _progress(err: Any) -> tuple[Progress, AbstractContextManager[Any]]:
+    if err.is_terminal:
+        bars = Bars(err)
+        return bars, bars
+    return Lines(), nullcontext()

@@ -1,0 +1,94 @@
+"""``agent search``: every configuration of one file, compiled and ranked by modelled time; printed and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent import loop
+from agent.console import console, emit, pairs, table, us
+from agent.loop import SearchResult, recorded
+from evaluator.plans import Plans
+from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
+from knowledge_base.records import Candidate, Trial
+from knowledge_base.snf import task_named
+
+from .check import note_of, print_verdict, read_source
+from .hardware import chip_for
+
+SHOWN = 20  # rows of the table; --json has all
+
+
+def search(
+    file: str, task_name: str, shape: Mapping[str, int], gpu: str | None, jobs: int, db: str | None, as_json: bool
+) -> int:
+    """Ranks the file's configurations; exit 0 if one is usable, 1 if none is."""
+    chip = chip_for(gpu)
+    source = read_source(file)
+    task = task_named(task_name, dict(shape))
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    plans = Plans()
+    err = console(error=True)
+    with err.status("tracing …") as status:
+
+        def progress(done: int, expected: int, _: Trial) -> None:
+            status.update(f"{done} of {expected} configurations")
+
+        found = loop.search(candidate, task, chip, jobs=jobs or None, plans=plans, progress=progress)
+    noted = note_of(task, recorded(found.trials), db)
+    usable = found.best is not None
+    if as_json:
+        emit(_document(found, plans) | {"usable": usable, "recorded": noted == ""})
+    elif found.verdict is not None:
+        print_verdict(err, found.verdict)
+    else:
+        made = table(
+            [("µs", "right", 9), ("registers", "right", 9), ("spilled", "right", 7), ("configuration", "left", None)]
+        )
+        for trial in found.trials[:SHOWN]:
+            timed = trial.timed(found.kind)
+            time = us(timed.us, timed.kind) if timed else "-"
+            registers = max((e.registers for e in trial.evidence), default=0)
+            spilled = sum(e.spill_bytes for e in trial.evidence)
+            figures = (str(registers or "-"), str(spilled)) if trial.evidence else ("-", "-")
+            standing, reason = loop.standing(trial), loop.reason(trial)
+            said = f" [dim]{standing}: {_short(reason)}[/dim]" if standing != "ranked" else ""
+            made.add_row(time, *figures, pairs(trial.configuration) + said)
+        err.print(made)
+        counts = ", ".join(f"{count} {status}" for status, count in found.counts().items())
+        err.print(f"{found.total} configurations: {counts}; {found.left_out} not looked at", style="dim")
+        err.print(
+            f"times are {found.kind} for {chip.name}, floor {_floor(found)} µs; {found.seconds:.1f} s", style="dim"
+        )
+        err.print("ranked only: correctness is not judged here, see agent check", style="dim")
+    if noted:
+        err.print(noted, markup=False)
+    return EXIT_DONE if usable else EXIT_REJECTED
+
+
+def _document(found: SearchResult, plans: Plans) -> dict[str, Any]:
+    rows = [
+        trial.document(plans.of(trial)) | {"standing": loop.standing(trial), "reason": loop.reason(trial)}
+        for trial in found.trials
+    ]
+    return {
+        "task": found.task,
+        "chip": found.chip,
+        "shape": dict(found.sizes),
+        "rows": rows,
+        "total": found.total,
+        "left_out": found.left_out,
+        "seconds": found.seconds,
+        "verdict": found.verdict.model_dump() if found.verdict is not None else None,
+    }
+
+
+def _floor(found: SearchResult) -> str:
+    return next((us(trial.time.floor_us) for trial in found.trials if trial.time), "-")
+
+
+def _short(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text if len(text) <= 90 else text[:89] + "…")

@@ -1,0 +1,37 @@
+"""What works: a target's tasks, each given a proven kernel, and what becomes of that.
+
+:mod:`.target_work` is a whole run, :mod:`.task_work` one task's way: propose, search (:mod:`.searching`), judge
+(:mod:`.judges`), record (:mod:`.conclude`, :mod:`.winners`).  No command is known here.
+"""
+
+from typing import TYPE_CHECKING
+
+from knowledge_base.lazy import exports
+
+if TYPE_CHECKING:
+    from . import winners as winners
+    from .ranking import recorded as recorded
+    from .report import final_table as final_table
+    from .rundir import RUNS as RUNS
+    from .rundir import RunFolder as RunFolder
+    from .rundir import find_run as find_run
+    from .rundir import new_id as new_id
+    from .searching import SearchResult as SearchResult
+    from .searching import reason as reason
+    from .searching import search as search
+    from .searching import standing as standing
+    from .summary import RunSummary as RunSummary
+    from .summary import TaskResult as TaskResult
+    from .target_work import RunOptions as RunOptions
+    from .target_work import run as run
+    from .target_work import versions as versions
+else:
+    __getattr__, __all__ = exports(
+        __name__,
+        ranking=["recorded"],
+        report=["final_table"],
+        rundir=["RUNS", "RunFolder", "find_run", "new_id"],
+        searching=["SearchResult", "reason", "search", "standing"],
+        summary=["RunSummary", "TaskResult"],
+        target_work=["RunOptions", "run", "versions"],
+    )

@@ -1,0 +1,69 @@
+"""What the tasks of a run share."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.progress import Progress
+from agent.proposers import Proposer
+from evaluator.plans import Plans
+from evaluator.timing import Timer
+from knowledge_base.chips import Chip
+from knowledge_base.store import Store
+
+if TYPE_CHECKING:
+    from .judges import Judges
+    from .rundir import RunFolder
+
+
+class RunStopped(Exception):
+    """The run's time is up, or the user stopped it: the task stays unfinished."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all tasks of a run share.  ``deadline``: monotonic seconds after which nothing new starts."""
+
+    run: str
+    store: Store
+    folder: RunFolder
+    judges: Judges
+    plans: Plans  # of all trials of the run
+    proposer: Proposer
+    timer: Timer  # times of its kind are what the run compares by
+    chip: Chip
+    evaluator: str
+    seed: int
+    rounds: int
+    jobs: int  # assemblers at once, for one task
+    search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
+    progress: Progress
+    deadline: float | None = None
+    at_once: int = 1  # tasks
+    ended: set[str] = field(default_factory=set)  # labels of the tasks that are done
+    count: int = 1  # tasks of the run
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def check_time(self) -> None:
+        """Raises RunStopped when the run's time is up or it was interrupted."""
+        self.check_stopping()
+        if self.left < 0:
+            raise RunStopped
+
+    def check_stopping(self) -> None:
+        """Raises RunStopped when the run was interrupted; a search minds its time itself and keeps what it has."""
+        if self.stopping.is_set():
+            raise RunStopped
+
+    def unfinished(self) -> int:
+        """How many tasks still need some of the time."""
+        return self.count - len(self.ended)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()

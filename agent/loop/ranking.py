@@ -1,0 +1,45 @@
+"""A candidate's trials in the order in which they are worth judging."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from evaluator.trace import read_axes
+from knowledge_base.records import UNSURE, Kind, Measurement, Trial
+
+
+def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
+    """The trials of one candidate, at one shape on one chip, that have a time of this kind and were not rejected.
+
+    Fastest first; where times are modelled, spilling ones last, as the model does not know what spills cost.  A verdict
+    that the machine's load may explain is taken back: judge it again.
+    """
+    found: list[tuple[bool, Measurement, Trial]] = []
+    for trial in trials:
+        time = trial.timed(kind)
+        if trial.verdict is not None and trial.verdict.status in UNSURE:
+            trial = trial.fuller(verdict=None)
+        if time is not None and (trial.verdict is None or trial.correct):
+            found.append((kind == "modelled" and trial.spills, time, trial))
+    return [trial for _, _, trial in sorted(found, key=lambda row: row[:2])]
+
+
+def recorded(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials of a search that say something: timed, or refused.  What was pruned was not looked at."""
+    return [t for t in trials if t.time is not None or t.verdict is not None]
+
+
+def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
+    """Whether a candidate's trials come from a search by times of this kind, not from a check of some configuration.
+
+    ``configurations``: how many the file has.  A search leaves trials that nobody judged, or one of each configuration.
+    """
+    timed = [trial for trial in trials if trial.timed(kind)]
+    return bool(timed) and (len(trials) >= configurations or any(trial.verdict is None for trial in timed))
+
+
+def span(source: str) -> int:
+    """How many configurations the file's AXES make."""
+    axes = read_axes(source)
+    return math.prod(len(values) for values in axes.values()) if isinstance(axes, dict) else 0

@@ -1,0 +1,293 @@
+"""The loop: a target becomes tasks, each task gets a proven kernel, the target made of them is judged, all is recorded.
+
+Tasks are worked on in order of their share of the target's modelled floor, several at once: searching waits for
+assemblers and judging is done by processes (:mod:`.judges`), so threads are enough here.  What one task needs is
+:mod:`.task_work`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agent.progress import Progress
+from agent.proposers import Choice
+from evaluator.compile import cores
+from evaluator.plans import Plans
+from evaluator.timing import MODEL, Timer, floor_us
+from evaluator.version import evaluator_version, packages
+from knowledge_base.chips import Chip
+from knowledge_base.errors import EXIT_INTERRUPTED
+from knowledge_base.records import Measurement, Trial, in_sequence
+from knowledge_base.snf import decompose
+from knowledge_base.snf.graph import Graph
+from knowledge_base.snf.printer import show
+from knowledge_base.snf.task import Decomposition, Task
+from knowledge_base.store import Store
+
+from . import report
+from .compose import LABEL, compose
+from .conclude import operations
+from .context import RunContext, RunStopped
+from .judges import Judges
+from .rundir import RunFolder
+from .summary import RunSummary, TaskResult
+from .task_work import TaskWork
+
+PLAN = "v2"  # fused; the naive plan is recorded beside it
+PLANS = ("v1", "v2")
+# Of each job, for all tasks' configurations: keeps a block's first run on two cores below 2 minutes.
+SEARCH_SECONDS = 25.0
+PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for.  ``seed`` makes hidden inputs and judged sizes reproducible."""
+
+    target: str
+    shape: Mapping[str, int] = field(default_factory=dict)
+    proposer: str = "auto"
+    model: str | None = None
+    rounds: int = 2
+    budget_minutes: float | None = None
+    seed: int = 0
+    jobs: int = 0
+
+    def stored(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    run_id: str,
+    options: RunOptions,
+    graph: Graph,
+    chip: Chip,
+    choice: Choice,
+    store: Store,
+    folder: RunFolder,
+    progress: Progress,
+    timer: Timer = MODEL,
+) -> RunSummary:
+    """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
+
+    The run must have been started (or resumed) in ``store``.  On KeyboardInterrupt it is left resumable.
+    """
+    start = time.monotonic()
+    plans = {name: decompose(graph, name) for name in PLANS}
+    decomposition = plans[PLAN]
+    store.record_tasks(task for plan in plans.values() for task in plan.tasks)
+    _write_plans(folder, plans, chip)
+    jobs = options.jobs or cores()
+    stopping = threading.Event()
+    with ExitStack() as stack:
+        judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))
+        context = _context(run_id, options, chip, choice, store, folder, judges, timer, progress, stopping, jobs)
+        context = replace(context, at_once=jobs, count=len(decomposition.tasks))
+        works = _works(context, decomposition)
+        progress.begin([*(w.label for w in works), LABEL])
+        try:
+            results = _work(works, jobs, context)
+            composed = _composed(context, options.target, decomposition, works, results)
+            good = all(r.correct for r in results) and composed is not None and composed.correct
+        except KeyboardInterrupt:
+            so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
+            store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
+            folder.log("interrupted")
+            raise
+    summary = RunSummary(
+        id=run_id,
+        target=options.target,
+        chip=chip.name,
+        device="cpu",
+        proposer=choice.name,
+        why=choice.why,
+        status="done" if good else "incomplete",
+        plan=PLAN,
+        plans={name: _plan_figures(plan, chip) for name, plan in plans.items()},
+        tasks=_with_shares(results),
+        composed=composed,
+        seconds=round(time.monotonic() - start, 3),
+        folder=str(folder.path),
+        notes=_notes(options, results, composed),
+    )
+    document = summary.document()
+    folder.write("report.md", report.markdown(document, versions()))
+    store.finish_run(run_id, summary.status, summary.exit_code, document)
+    folder.log(f"{summary.status} in {summary.seconds} s")
+    return summary
+
+
+def versions() -> dict[str, str]:
+    """What a run's results depend on, for its record and report."""
+    import platform
+
+    return {"evaluator": evaluator_version(), "python": platform.python_version(), **packages()}
+
+
+def label_tasks(tasks: Sequence[Task]) -> list[str]:
+    """A name for each task that people can tell apart: sizes are added where a name occurs twice."""
+    labels = []
+    for task in tasks:
+        same = [t for t in tasks if t.name == task.name]
+        differ = [d for d in task.sizes if len({t.sizes.get(d) for t in same}) > 1]
+        labels.append(" ".join([task.name, *(f"{d}={task.sizes[d]}" for d in differ)]))
+    return labels
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _context(
+    run_id: str,
+    options: RunOptions,
+    chip: Chip,
+    choice: Choice,
+    store: Store,
+    folder: RunFolder,
+    judges: Judges,
+    timer: Timer,
+    progress: Progress,
+    stopping: threading.Event,
+    jobs: int,
+) -> RunContext:
+    minutes = options.budget_minutes
+    return RunContext(
+        run=run_id,
+        store=store,
+        folder=folder,
+        judges=judges,
+        plans=Plans(store),
+        proposer=choice.proposer(folder.path / "prompts", progress.say, stopping.is_set),
+        timer=timer,
+        chip=chip,
+        evaluator=evaluator_version(),
+        seed=options.seed,
+        rounds=options.rounds,
+        jobs=max(1, cores() // jobs),
+        search_seconds=SEARCH_SECONDS * jobs,
+        progress=progress,
+        deadline=None if minutes is None else time.monotonic() + 60 * minutes,
+        stopping=stopping,
+    )
+
+
+def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
+    """The distinct tasks, the largest share of the target's modelled floor first."""
+    tasks = decomposition.tasks
+    calls = [
+        sum(1 for c in decomposition.calls if c.task.identity == t.identity and c.task.graph.dims == t.graph.dims)
+        for t in tasks
+    ]
+    floors = [_floor(task, context.chip) * count for task, count in zip(tasks, calls, strict=True)]
+    shares = [floor / sum(floors) for floor in floors]
+    works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
+    for work in works:
+        context.folder.write(f"prompts/{work.label.replace(' ', '-')}.snf", _snf(work.task))
+    order = sorted(range(len(works)), key=lambda i: -floors[i])
+    return [works[i] for i in order]
+
+
+def _work(works: list[TaskWork], jobs: int, context: RunContext) -> list[TaskResult]:
+    """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised."""
+    pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="task")
+    futures: list[Future[TaskResult]] = [pool.submit(work.run) for work in works]
+    try:
+        waiting = set(futures)
+        while waiting:  # in short waits, so that Ctrl-C is heard
+            done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()  # raises what the task raised
+    except BaseException:
+        context.stopping.set()
+        context.judges.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait(futures, timeout=PATIENCE)  # an assembler may be at work; what is recorded is recorded
+        raise
+    pool.shutdown()
+    return [future.result() for future in futures]
+
+
+def _composed(
+    context: RunContext, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
+) -> Trial | None:
+    """The trial of the whole target; None where a task has no kernel or the time is up.
+
+    Its time is that of its calls, each by its task's general winner at the call's sizes.
+    """
+    general = [(work, work.general) for work in works if work.general is not None]
+    winners = {work.task.identity: winner for work, winner in reversed(general)}
+    if not all(r.correct for r in results):
+        context.progress.end(LABEL, False, "not judged")
+        return None
+    try:
+        time = in_sequence((work.time(winner), work.calls) for work, winner in general)
+        return compose(context, Path(target).stem, decomposition, winners, time)
+    except RunStopped:
+        context.progress.end(LABEL, False, "stopped")
+        return None
+
+
+def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Trial | None) -> tuple[str, ...]:
+    notes = []
+    if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
+        notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
+    searched, span = sum(r.effort.searched for r in results), sum(r.effort.configurations for r in results)
+    if span:
+        notes.append(
+            f"{searched} of {report.count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
+        )
+    else:
+        notes.append("No configuration was searched.")
+    return tuple(notes)
+
+
+def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:
+    times = [(r.time, r.calls) for r in results if r.time is not None]
+    total = in_sequence(times) if times else None
+    shared = [replace(r, share=_share(r, total)) for r in results]
+    return tuple(sorted(shared, key=lambda r: -(r.share or 0.0)))
+
+
+def _share(result: TaskResult, total: Measurement | None) -> float | None:
+    if result.time is None or total is None:
+        return None
+    return in_sequence([(result.time, result.calls)]).over(total)
+
+
+def _floor(task: Task, chip: Chip) -> float:
+    return floor_us(task, task.sizes, chip)
+
+
+def _snf(task: Task) -> str:
+    return f"# {task.name} {task.identity}\n{show(task.graph)}"
+
+
+def _plan_figures(plan: Decomposition, chip: Chip) -> dict[str, float]:
+    floor = sum(_floor(call.task, chip) for call in plan.calls)
+    return {"tasks": len(plan.tasks), "calls": len(plan.calls), "floor_us": round(floor, 3)}
+
+
+def _write_plans(folder: RunFolder, plans: Mapping[str, Decomposition], chip: Chip) -> None:
+    import json
+
+    for name, plan in plans.items():
+        calls = [
+            {
+                "task": call.task.name,
+                "identity": call.task.identity,
+                "ops": operations(call.task),
+                "sizes": call.task.sizes,
+                "arguments": call.arguments,
+                "results": call.results,
+                "floor_us": round(_floor(call.task, chip), 3),
+            }
+            for call in plan.calls
+        ]
+        folder.write(f"plans/{name}.json", json.dumps({**_plan_figures(plan, chip), "calls": calls}, indent=1) + "\n")

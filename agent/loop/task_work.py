@@ -1,0 +1,308 @@
+"""One task's way through the loop: retrieve, propose, search configurations, judge, record; the winner at the end.
+
+Candidates come from the knowledge base (the best known ones, to be judged again by this version of the evaluator) and
+from the proposer.  Each one's configurations are ranked by the run's timer; the best is judged, the next if that is
+rejected.  A task needs one *general* winner, correct at every judged size; one that is faster but refuses some sizes is
+kept beside it.  Everything is recorded as soon as it is known, so a run that is stopped loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from agent.proposers import ProposalRequest
+from evaluator.timing import floor_us
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Candidate, Measurement, Trial
+from knowledge_base.snf.task import Task
+
+from .conclude import keep
+from .context import RunContext, RunStopped
+from .ranking import rank, recorded, searched, span
+from .searching import search
+from .summary import Effort, TaskResult
+
+LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
+LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
+KNOWN = 3  # candidates of the knowledge base that a task starts from
+SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
+SHORTEST = 3.0  # seconds a task may search, however small its share
+TRIES = 3  # configurations of one candidate that are judged before it is given up
+WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
+
+
+class TaskWork:
+    """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it.
+
+    ``share``: of the target's modelled floor, all calls together; it gets that share of the time for searching.
+    """
+
+    def __init__(self, context: RunContext, task: Task, label: str, calls: int, share: float) -> None:
+        self.context, self.task, self.label, self.calls = context, task, label, calls
+        self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
+        self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
+        self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
+        self.tried: list[Trial] = []  # what became of this run's candidates, oldest first
+        self.judged = False  # a judgement was begun
+        self.fresh = False  # something was judged or searched that was not known
+        self.seen: set[str] = set()
+        self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
+        self.general: Trial | None = None  # the fastest kernel so far that serves every size
+        self.special: Trial | None = None  # one that is faster and refuses some sizes
+        self.done = 0.0  # share of the task's work, for the bar
+
+    def run(self) -> TaskResult:
+        """Finds, records and writes the task's winner."""
+        start = time.monotonic()
+        try:
+            for number in range(self.context.rounds):
+                candidates = self.candidates(number)
+                if not candidates:
+                    break
+                self.decide(self.rankings(candidates))
+        except (RunStopped, EnvironmentLacks) as error:
+            if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
+                raise  # otherwise: its judge was ended because the run is
+            if self.general is None:
+                self.say_end(False, "stopped")
+                return self.result("unfinished", self.why_unfinished(), start)
+        result = self.conclude(start)
+        best = result.trial
+        self.say_end(result.correct, f"{best.candidate.digest[:8]} {result.status}" if best else result.status)
+        return result
+
+    def why_unfinished(self) -> str:
+        """What the run's end kept from this task."""
+        if self.rejected:
+            return "stopped before a correct kernel was found"
+        searched, configurations = self.effort()
+        if searched:
+            return f"stopped with {searched} of {configurations} configurations searched and none judged"
+        return "stopped before anything was searched"
+
+    # ------------------------------------------------------------------------------------------------ candidates
+
+    def candidates(self, number: int) -> list[tuple[Candidate, str]]:
+        """(candidate, move) of this round: known ones first, then what the proposer says; none twice."""
+        context = self.context
+        context.check_time()
+        self.say(0.02, "proposing")
+        found: list[tuple[Candidate, str]] = []
+        if number == 0:
+            self.known = tuple(context.store.best(self.task.identity, context.chip.name, limit=KNOWN))
+            found += [(trial.candidate, "known") for trial in self.known]
+        request = ProposalRequest(self.task, context.chip, self.known, tuple(self.tried))
+        move = "fresh" if number == 0 else "repair" if self.general is None else "improve"
+        found += [(candidate, move) for candidate in context.proposer.propose(request)]
+        new = [(c, m) for c, m in found if not (c.digest in self.seen or self.seen.add(c.digest))]  # type: ignore[func-returns-value]
+        for candidate, _ in new:
+            context.store.record_candidate(candidate, run=context.run)
+        return new
+
+    def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[list[Trial], str]]:
+        """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
+        self.context.check_time()
+        seconds = min(self.seconds, SEARCHING * self.context.left * self.part())
+        end = time.monotonic() + seconds
+        found: list[tuple[list[Trial], str]] = []
+        for number, (candidate, move) in enumerate(candidates):
+            self.context.check_stopping()
+            if self.context.deadline is not None and time.monotonic() > end and any(trials for trials, _ in found):
+                break  # the rest of the budget is for judging
+            self.say(0.05 + 0.35 * number / len(candidates), "searching")
+            found.append((self.ranking(candidate, seconds / len(candidates)), move))
+        return sorted(found, key=lambda pair: _step(self.time(pair[0][0]).us if pair[0] else math.inf))
+
+    def part(self) -> float:
+        """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
+        return min(1.0, self.context.at_once / max(1, self.context.unfinished()))
+
+    def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:
+        """The candidate's configurations: as they are known, else searched now and recorded."""
+        context, kind, configurations = self.context, self.context.timer.kind, span(candidate.source)
+        trials = self.stored(candidate)
+        if not searched(trials, kind, configurations):
+            self.fresh = True
+            self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # somebody checked it
+            context.store.record(self.search(candidate, seconds), run=context.run, move="search")
+            trials = self.stored(candidate)
+        ranked = rank(trials, kind)
+        self.searched[candidate.digest] = len(trials), configurations
+        self.promising += [trial.configuration for trial in ranked[:1]]
+        refused = next((t for t in trials if t.verdict is not None and not t.correct), None)
+        if not ranked and refused is not None:
+            self.hear(refused)
+        return ranked
+
+    def stored(self, candidate: Candidate) -> list[Trial]:
+        """What the knowledge base has of the candidate at the task's sizes, by this version of the evaluator."""
+        context, task = self.context, self.task
+        return context.store.of_candidate(
+            task.identity, candidate.digest, context.chip.name, task.sizes, context.evaluator
+        )
+
+    def search(self, candidate: Candidate, seconds: float) -> list[Trial]:
+        context = self.context
+
+        def progress(done: int, expected: int, _: Trial) -> None:
+            context.check_stopping()
+            self.say(self.done, f"searching {done}/{expected}")
+
+        known = context.store.best(self.task.identity, context.chip.name, limit=1)
+        first = [*self.promising, *(trial.configuration for trial in known)]
+        found = search(
+            candidate,
+            self.task,
+            context.chip,
+            jobs=context.jobs,
+            limit=max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds))) if context.deadline is not None else LOOKED_AT,
+            first=first,
+            seconds=seconds,
+            timer=context.timer,
+            plans=context.plans,
+            progress=progress,
+        )
+        return recorded(found.trials)
+
+    # ------------------------------------------------------------------------------------------------ judging
+
+    def decide(self, rankings: list[tuple[list[Trial], str]]) -> None:
+        """Keeps the fastest general kernel that is correct, and the fastest other one if it is worth its guards."""
+        for number, (trials, move) in enumerate(rankings):
+            if not trials:
+                continue
+            if self.general is not None and not self.worth(trials[0], self.general):
+                self.hear(trials[0])
+                continue
+            self.say(0.4 + 0.6 * number / len(rankings), "judging")
+            try:
+                judged = self.judge_best(trials, move)
+            except RunStopped:
+                self.context.check_stopping()
+                if self.general is None:
+                    raise
+                break  # the time is up, and there is a kernel
+            if judged is None:
+                continue
+            self.hear(judged)
+            best = self.general if judged.general else self.special
+            if best is not None and not self.time(judged) < self.time(best):
+                continue  # its fastest configuration was rejected
+            if judged.general:
+                self.general = judged
+            else:
+                self.special = judged
+        if self.general is not None and self.special is not None and not self.worth(self.special, self.general):
+            self.special = None
+
+    def time(self, trial: Trial) -> Measurement:
+        """A ranked trial's time of the kind that this run compares by."""
+        time = trial.timed(self.context.timer.kind)
+        assert time is not None, "what is ranked has a time of the timer's kind"
+        return time
+
+    def worth(self, other: Trial, general: Trial) -> bool:
+        """Whether a kernel is enough faster than the one that serves all sizes to be judged, and kept."""
+        return self.time(other).over(self.time(general)) < WORTH
+
+    def judge_best(self, trials: list[Trial], move: str) -> Trial | None:
+        """Judges the candidate's configurations, fastest first, until one is correct."""
+        heard: set[tuple[str, str]] = set()
+        for trial in trials[:TRIES]:
+            if self.judged:
+                self.context.check_time()
+            self.context.check_stopping()
+            self.judged = True  # the best configuration of a task that was searched is judged, even if that is late
+            if trial.correct and self.context.plans.of(trial):
+                # The same evaluator judged this configuration at this shape before, so its verdict still holds.
+                self.context.store.record([trial], run=self.context.run, move=move, reused=True)
+                return trial
+            judged = self.judge(trial, move)
+            verdict = judged.verdict
+            if judged.correct:
+                return judged
+            assert verdict is not None
+            said = (verdict.status, verdict.message)
+            if said in heard:
+                break  # another configuration, the same fault: it is the file's
+            heard.add(said)
+            self.hear(judged)
+        return None
+
+    def judge(self, trial: Trial, move: str) -> Trial:
+        """The trial with its verdict, recorded."""
+        self.fresh = True
+        context = self.context
+        judged = context.judges.judge(trial, self.task, context.chip, context.plans, context.seed)
+        context.store.record([judged], run=context.run, move=move, artifacts=context.plans.artifacts(judged))
+        return judged
+
+    def hear(self, trial: Trial) -> None:
+        """Notes what became of a candidate, for proposers that are asked again."""
+        self.tried.append(trial)
+        verdict = trial.verdict
+        if verdict is not None and not verdict.correct:
+            digest = trial.candidate.digest[:8]
+            self.context.folder.log(f"{self.label}: {digest} {verdict.status.value}: {verdict.message}")
+
+    @property
+    def rejected(self) -> tuple[Trial, ...]:
+        """What was tried and failed."""
+        return tuple(trial for trial in self.tried if trial.verdict is not None and not trial.correct)
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def conclude(self, start: float) -> TaskResult:
+        """Writes and records the winners; the faster one stands in the table."""
+        if self.general is None:
+            if self.special is not None:
+                return self.result("infeasible", "no candidate is correct at every size", start)
+            if self.rejected:
+                verdict = self.rejected[-1].verdict
+                assert verdict is not None
+                return self.result(verdict.status.value, verdict.message, start)
+            return self.result("no-candidate", "nothing was proposed", start)
+        folder = keep(self.context, self.task, self.general)
+        if self.special is not None:
+            folder = keep(self.context, self.task, self.special)
+        return self.result("correct", "", start, self.special or self.general, folder)
+
+    def effort(self) -> tuple[int, int]:
+        """(configurations compiled, configurations there are) of all candidates."""
+        counts = self.searched.values()
+        return sum(searched for searched, _ in counts), sum(configurations for _, configurations in counts)
+
+    def result(
+        self, status: str, message: str, start: float, trial: Trial | None = None, folder: str = ""
+    ) -> TaskResult:
+        searched, configurations = self.effort() if trial is None else self.searched[trial.candidate.digest]
+        return TaskResult(
+            label=self.label,
+            task=self.task,
+            calls=self.calls,
+            floor_us=floor_us(self.task, self.task.sizes, self.context.chip),
+            status=status,
+            message=message,
+            trial=trial,
+            time=self.time(trial) if trial is not None else None,
+            plans=self.context.plans.of(trial) if trial is not None else (),
+            rejected=self.rejected,
+            effort=Effort(searched, configurations, round(time.monotonic() - start, 3), not self.fresh),
+            folder=folder,
+        )
+
+    def say(self, done: float, now: str) -> None:
+        self.done = done
+        self.context.progress.step(self.label, done, 1.0, now)
+
+    def say_end(self, good: bool, text: str) -> None:
+        self.context.ended.add(self.label)
+        self.context.progress.end(self.label, good, text)
+        self.context.folder.log(f"{self.label}: {text}")
+
+
+def _step(us: float) -> float:
+    """Times that differ by less than a specialised kernel is worth are one step."""
+    return math.floor(math.log(us) / -math.log(WORTH)) if 0 < us < math.inf else us

@@ -1,0 +1,123 @@
+"""One case on the emulator: an executable at one size on one set of inputs, with two poisons in turn where asked.
+
+What nobody has written holds a finite poison: outputs, workspaces, and padding that a load leaves undetermined.  Two
+runs that differ in nothing but the poison must give equal bits; the emulator runs blocks in a fixed order, so any
+difference comes from memory that the kernel should not have used.  :func:`run_case` then says which.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from evaluator.kernel import Kernel
+from evaluator.tileir import ir, walk
+from kernels_generated.runtime.plan import Launchable
+from knowledge_base.records import Finding, Status
+from knowledge_base.snf.graph import shape_at
+from knowledge_base.snf.task import Task
+
+from .accuracy import Case
+from .emulation import POISON_A, POISON_B, Poison, poisoned
+from .executable import Executable, first_difference, same_bits
+from .oracle import Expected
+from .rejection import Rejected, reject
+from .sizes import Sizes
+
+
+def run_case(
+    executable: Executable,
+    task: Task,
+    sizes: Sizes,
+    distribution: str,
+    expected: Expected,
+    *,
+    twice: bool = True,
+    odd: bool = False,
+) -> list[Case]:
+    """A case per output of ``task``, which ``executable`` computes.  Raises Rejected for what went wrong before numbers
+    count.
+
+    twice: run with both poisons and compare, the first run under the sanitizer.  odd: which poison a single run takes.
+    """
+    made = executable.run(expected.inputs, sizes, POISON_B if odd and not twice else POISON_A, sanitize=twice)
+    if twice:
+        again = executable.run(expected.inputs, sizes, POISON_B, sanitize=False)
+        for buffer, value in made.items():  # in order of the calls: the first that differs is to blame
+            if not same_bits(value, again[buffer]):
+                raise _blame(executable, sizes, expected, buffer)
+    held = expected.inputs | made
+    return [
+        Case(buffer, t.dtype, distribution, sizes, held[buffer].reshape(shape_at(t.shape, sizes)), reference, eager)
+        for t, buffer, reference, eager in zip(
+            task.outputs, executable.outputs, expected.reference, expected.eager, strict=True
+        )
+    ]
+
+
+def _blame(executable: Executable, sizes: Sizes, expected: Expected, buffer: str) -> Rejected:
+    """Which poison reached ``buffer``: the runs are repeated, changing one at a time."""
+    number = executable.maker(buffer)
+    base = executable.run(expected.inputs, sizes, POISON_A, sanitize=False)[buffer]
+    for kind in ("output", "workspace", "padding"):
+        poison = Poison(**{k: getattr(POISON_B if k == kind else POISON_A, k) for k in Poison.__dataclass_fields__})
+        try:
+            other = executable.run(expected.inputs, sizes, poison, sanitize=False)[buffer]
+        except Rejected:
+            continue
+        if not same_bits(base, other):
+            return _accuse(executable, number, sizes, kind, buffer, base, other)
+    message = executable.said(number, sizes, f"{buffer} differs between two runs on the same inputs")
+    return reject(Status.UNSAFE, "not-deterministic", message)
+
+
+def _accuse(
+    executable: Executable, number: int, sizes: Sizes, kind: str, buffer: str, a: torch.Tensor, b: torch.Tensor
+) -> Rejected:
+    element = first_difference(a, b)
+    first, second = a.reshape(-1)[element], b.reshape(-1)[element]
+    place = f"{buffer}{list(_index(element, tuple(a.shape)))}"
+    values = f"{float(first):.6g} with one, {float(second):.6g} with the other"
+    line: int | None = None
+    if kind == "output":
+        call = executable.calls[number]
+        dtype = call.task.outputs[call.results.index(buffer)].dtype
+        filled = [poisoned((), dtype, poison.output) for poison in (POISON_A, POISON_B)]
+        if same_bits(first, filled[0]) and same_bits(second, filled[1]):
+            error_class = "output-not-written"
+            message = f"{place} is not written, {int((a == filled[0]).sum())} of {a.numel()} elements are not"
+        else:
+            error_class = "output-read"
+            message = f"{place} depends on the output's content before launch: {values}"
+    elif kind == "workspace":
+        error_class = "uninitialised"
+        message = f"{place} depends on uninitialised workspace: {values}"
+    else:
+        error_class = "undetermined-padding"
+        line = _padding_line(executable.traced(number, sizes))
+        message = f"{place} depends on undetermined padding: {values}"
+    message = executable.said(number, sizes, message)
+    finding = Finding(kind=error_class, message=message, element=element, buffer=buffer, line=line)
+    return reject(Status.UNSAFE, error_class, message, line=line, findings=(finding,))
+
+
+def _padding_line(traced: Launchable) -> int | None:
+    """The first line of the candidate that loads without a padding mode."""
+    for digest in traced.plan.kernels:
+        module = Kernel.of(traced.kernels[digest]).module
+        for op in walk(module.body):
+            if op.name != "load_view_tko":
+                continue
+            view = op.operand_types[0]
+            if isinstance(view, ir.TileViewType) and view.padding is None:
+                where = module.location(op)
+                if where is not None:
+                    return where.line
+    return None
+
+
+def _index(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    out: list[int] = []
+    for extent in reversed(shape):
+        out.append(element % extent)
+        element //= extent
+    return tuple(reversed(out))

@@ -1,0 +1,145 @@
+"""The composed target judged like a task: every call in order on the emulator, against the whole graph's reference.
+
+Each task's kernels are right by themselves; here they must be right together: through buffers in their stored dtypes,
+at sizes that the target's own dimensions give.  The yardstick is eager PyTorch on the whole graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+
+from evaluator.plans import Plans
+from kernels_generated.runtime.expr import substitute
+from kernels_generated.runtime.plan import Launchable
+from knowledge_base.chips import Chip
+from knowledge_base.errors import UserError
+from knowledge_base.records import Stage, Status, Trial, Verdict
+from knowledge_base.snf.task import Decomposition, Task
+
+from .cover import Cover, confirm, cover
+from .examine import EMULATION_SECONDS, Examination
+from .executable import Executable, Within, sizes_of
+from .oracle import Oracle
+from .rejection import Rejected, defect, finished
+from .sizes import ELEMENTS, Sizes, fit, output_elements, work
+
+FEW_CALLS = 24  # a block; a whole network runs on normal inputs only
+MAX_REPEATS = 4
+MAX_WORK = 60_000_000  # multiply-adds of the whole target at one size
+
+
+def judge_composed(
+    trial: Trial,
+    decomposition: Decomposition,
+    winners: Mapping[str, Trial],
+    plans: Plans,
+    chip: Chip,
+    *,
+    seed: int | None = None,
+    oracle: Oracle | None = None,
+    within: Within | None = None,
+) -> Trial:
+    """Judges the target as ``winners`` (a correct trial by task identity) compute it.
+
+    ``trial``: of the composition; it comes back with its verdict.  ``plans``: the winners'; what is not there is traced
+    anew, and so are sizes where no plan of a winner holds.
+    within: as :func:`.judge.judge` has it.  Raises KeyError for a task without winner.
+    """
+    started = time.monotonic()
+    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    whole = _as_task(decomposition)
+    sizes = _sizes(whole, seed)
+    with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
+        try:
+            serving = _cover(decomposition, winners, plans, sizes, chip)
+            deadline = time.monotonic() + EMULATION_SECONDS
+            executable = Executable(decomposition.calls, decomposition.graph.outputs, serving, chip, deadline, within)
+            names = None if len(decomposition.calls) <= FEW_CALLS else ("normal",)
+            examination = Examination(whole, executable, sizes, seed, asked, names=names, repeats=MAX_REPEATS)
+            examination.run()
+            verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE, numbers=examination.numbers)
+        except Rejected as rejected:
+            verdict = finished(rejected.verdict, "")
+        except UserError:  # this machine lacks something: no word about the target
+            raise
+        except Exception as error:
+            verdict = finished(defect(error), "")
+    return trial.fuller(verdict=verdict, judged=sizes, seed=seed, seconds=time.monotonic() - started)
+
+
+def _cover(
+    decomposition: Decomposition,
+    winners: Mapping[str, Trial],
+    plans: Plans,
+    sizes: Sequence[Sizes],
+    chip: Chip,
+) -> dict[str, tuple[Launchable, ...]]:
+    """Plans by task identity for every call at every size, the winners' own first.  Raises Rejected."""
+    places: dict[str, list[Sizes]] = {}
+    for call in decomposition.calls:
+        mine = places.setdefault(call.task.identity, [])
+        mine += [at for at in (sizes_of(call, s) for s in sizes) if at not in mine]
+    out: dict[str, tuple[Launchable, ...]] = {}
+    for task in {call.task.identity: call.task for call in decomposition.calls}.values():
+        winner = winners[task.identity]
+        source, axes = winner.candidate.source, winner.configuration
+        try:
+            covered = cover(source, task, chip, axes, Cover(plans.of(winner)), places[task.identity])
+            if covered.infeasible:
+                raise Rejected(covered.infeasible[0][1])
+            confirm(source, task, chip, axes, covered)
+        except Rejected as rejected:
+            verdict = rejected.verdict
+            said = f"{task.name}: {verdict.message}"
+            raise Rejected(verdict.model_copy(update={"message": said})) from None
+        plans.put(*covered.traced)
+        out[task.identity] = covered.plans
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- sizes
+
+
+def _as_task(decomposition: Decomposition) -> Task:
+    """The whole target in the form of a task, with the constraints of all its calls in its own dimensions."""
+    graph = decomposition.graph
+    constraints = []
+    for call in decomposition.calls:
+        by = dict(call.sizes)
+        for comparison, left, right in call.task.constraints:
+            constraints.append((comparison, substitute(left, by), substitute(right, by)))
+    return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(constraints)))
+
+
+def _grown(whole: Task, row: Sizes, free: Sequence[str]) -> Sizes:
+    """``row`` with its shortest free dimensions lengthened until outputs have ELEMENTS elements."""
+    while free and output_elements(whole, row) < ELEMENTS:
+        shortest = min(free, key=lambda name: row[name])
+        longer = row | {shortest: 2 * row[shortest] + 1}
+        if work(whole.graph, longer) > MAX_WORK:
+            break
+        row = longer
+    return row
+
+
+def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
+    """Two sizes: the longest dimensions past a tile, listed ones as sampled; and primes with another listed value."""
+    rng = random.Random(seed)
+    listed = {name: (whole.sizes[name], *values) for name, values in whole.constants}
+    keep = frozenset(listed)
+    free = sorted((name for name in whole.sizes if name not in listed), key=lambda name: -whole.sizes[name])
+    long = {name: rng.choice((67, 71, 73)) for name in free[: len(free) // 2]}
+    rows = []
+    for primes, longer, pick in (((2, 3), long, 0), ((2, 3, 5, 7), {}, rng.randrange(8))):
+        row = {name: rng.choice(primes) for name in whole.sizes} | longer
+        row |= {name: values[pick % len(values)] for name, values in listed.items()}
+        if longer:
+            row = _grown(whole, row, free)
+        fitted = fit(whole, row, keep, MAX_WORK)
+        if fitted is not None and fitted not in rows:
+            rows.append(fitted)
+    return tuple(rows) or (dict(whole.sizes),)

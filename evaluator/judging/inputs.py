@@ -1,0 +1,197 @@
+"""Input values for a judged run: named distributions over a task's inputs and weights, drawn from a seed.
+
+A distribution is a way to go wrong that it would show: an offset catches variances computed as E[x²] − E[x]², one-hot
+rows catch addressing, cancelling sums catch narrow accumulators, NaN and Inf catch masks by multiplication.  Values are
+drawn in float32 and stored in the tensor's dtype; everybody afterwards sees the stored values.
+
+Nothing here knows about candidates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from knowledge_base.snf.graph import FLOATS, Graph, Node, Tensor, shape_at
+from knowledge_base.snf.ops import is_scalar, kind
+
+DOMAIN = frozenset(("log", "sqrt", "rsqrt", "pow", "div"))  # mostly NaN, or dominated by poles, on normal inputs
+
+OFFSET_SIGMAS = {"bf16": 16.0, "f16": 16.0, "f32": 1000.0}
+EXTREME_EXPONENTS = {"bf16": (-60.0, 60.0), "f16": (-14.0, 15.0), "f32": (-60.0, 60.0)}  # elementwise: 2^low … 2^high
+OUTLIER_EXPONENTS = (-14.0, 6.0)  # where values are summed or exponentiated: spread, but nothing overflows in f16
+CANCELLING_OFFSET = 4.0  # sums of K products then climb to ~16·K/2 before they fall back to ~6·sqrt(K)
+SPECIALS = (math.nan, math.inf, -math.inf, 0.0, -0.0)
+SPECIAL_SHARE = 0.15
+
+
+CONSTANT_INPUTS = frozenset(("zeros", "ones", "onehot"))  # inputs with one or two different values
+
+
+def distributions(graph: Graph) -> tuple[str, ...]:
+    """The names of the distributions that say something about ``graph``, the most telling first."""
+    names = ["normal", "offset", "onehot", "zeros", "ones", "extreme"]
+    if any(tensor.dtype in ("bf16", "f16") for tensor in graph.inputs) and not elementwise(graph):
+        names.insert(2, "cancelling")
+    if any(node.op in DOMAIN and not is_scalar(graph.value(node.args[-1])) for node in graph.nodes):
+        names.append("positive")
+    if elementwise(graph):
+        names.append("special")
+    return tuple(names)
+
+
+def elementwise(graph: Graph) -> bool:
+    """Whether a NaN or Inf of an input stays in its place: arithmetic by element, views and concatenation only."""
+    return all(kind(n.op) in ("scalar", "elementwise", "view") or n.op in ("iota", "concat") for n in graph.nodes)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of an SNF or plan dtype (bf16, i64, u8 …)."""
+    table = {
+        "bool": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+        "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64,
+        "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+        "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
+    }  # fmt: skip
+    return table[name]
+
+
+def draw(graph: Graph, sizes: Mapping[str, int], distribution: str, seed: int) -> dict[str, torch.Tensor]:
+    """Every input and weight of ``graph`` at ``sizes``, contiguous, in its stored dtype.
+
+    The same arguments give the same values on every machine.  Raises KeyError for an unknown distribution.
+    """
+    return {tensor.name: _draw_tensor(graph, tensor, sizes, distribution, seed) for tensor in graph.inputs}
+
+
+def _draw_tensor(graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distribution: str, seed: int) -> torch.Tensor:
+    text = f"{seed} {distribution} {tensor.name} {sorted(sizes.items())}"
+    generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]))
+    shape = shape_at(tensor.shape, sizes)
+    dtype = torch_dtype(tensor.dtype)
+    if tensor.dtype == "bool":
+        return torch.rand(shape, generator=generator) < 0.5
+    if tensor.dtype not in (*FLOATS, "f64"):
+        return _indices(shape, _index_limit(graph, tensor, sizes), distribution, generator).to(dtype)
+    whole = elementwise(graph)
+    if tensor.role == "weight" and len(shape) > 1:
+        values = _WEIGHTS.get(distribution, _normal)(shape, tensor.dtype, whole, generator)
+        return (values / math.sqrt(max(1, shape[-1]))).to(dtype).contiguous()
+    table = _WEIGHTS if tensor.role == "weight" else _INPUTS
+    return table.get(distribution, _normal)(shape, tensor.dtype, whole, generator).to(dtype).contiguous()
+
+
+_Draw = Callable[["tuple[int, ...]", str, bool, "torch.Generator"], "torch.Tensor"]
+
+
+def _normal(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+def _offset(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return _normal(shape, dtype, whole, generator) + OFFSET_SIGMAS.get(dtype, 1000.0)
+
+
+def _onehot(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    if not shape:
+        return torch.ones(())
+    rows = math.prod(shape[:-1])
+    hot = torch.randint(shape[-1], (rows, 1), generator=generator)
+    return torch.zeros(rows, shape[-1]).scatter_(1, hot, 1.0).reshape(shape)
+
+
+def _zeros(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+def _ones(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def _extreme(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    low, high = EXTREME_EXPONENTS.get(dtype, (-60.0, 60.0)) if whole else OUTLIER_EXPONENTS
+    exponent = torch.rand(shape, generator=generator) * (high - low) + low
+    return torch.exp2(exponent) * torch.randn(shape, generator=generator).sign()
+
+
+def _extreme_weight(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    exponent = torch.rand(shape, generator=generator) * 10 - 8
+    return torch.exp2(exponent) * torch.randn(shape, generator=generator).sign()
+
+
+def _positive(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return _normal(shape, dtype, whole, generator).abs() + 0.125
+
+
+def _special(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    values = _normal(shape, dtype, whole, generator)
+    which = torch.tensor(SPECIALS)[torch.randint(len(SPECIALS), shape, generator=generator)]
+    return torch.where(torch.rand(shape, generator=generator) < SPECIAL_SHARE, which, values)
+
+
+def _cancelling(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    return _normal(shape, dtype, whole, generator) + CANCELLING_OFFSET
+
+
+def _cancelling_weight(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
+    values = _normal(shape, dtype, whole, generator)
+    if len(shape) < 2:
+        return values
+    sign = torch.where(torch.arange(shape[-1]) < shape[-1] / 2, 1.0, -1.0)
+    return values + CANCELLING_OFFSET * sign
+
+
+_INPUTS: dict[str, _Draw] = {
+    "normal": _normal,
+    "offset": _offset,
+    "onehot": _onehot,
+    "zeros": _zeros,
+    "ones": _ones,
+    "extreme": _extreme,
+    "positive": _positive,
+    "special": _special,
+    "cancelling": _cancelling,
+}
+# Weights stay normal where the point lies in the inputs: a one-hot row times W shows a column of W.
+_WEIGHTS: dict[str, _Draw] = {
+    "extreme": _extreme_weight,
+    "positive": _positive,
+    "special": _special,
+    "cancelling": _cancelling_weight,
+}
+
+
+# ---------------------------------------------------------------------------------------------------- integers
+
+
+def _indices(shape: tuple[int, ...], limit: int, distribution: str, generator: torch.Generator) -> torch.Tensor:
+    if distribution == "zeros":
+        return torch.zeros(shape, dtype=torch.int64)
+    if distribution == "ones":
+        return torch.full(shape, min(1, limit - 1), dtype=torch.int64)
+    if distribution == "extreme":  # only the first and the last row
+        return torch.randint(2, shape, generator=generator) * (limit - 1)
+    return torch.randint(limit, shape, generator=generator)
+
+
+PLAIN_INTEGERS = 8  # integer inputs that index nothing lie in 0 … 7
+
+
+def _index_limit(graph: Graph, tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """One more than the largest index ``tensor`` may hold: the least table size among the gathers that it reaches."""
+    reached = {tensor.name}
+    limit: int | None = None
+    for node in graph.nodes:  # in topological order
+        if node.op == "gather" and len(node.args) == 2 and node.args[1] in reached:
+            rows = _rows(graph.value(node.args[0]), sizes)
+            limit = rows if limit is None else min(limit, rows)
+        if (kind(node.op) == "view" or node.op in ("cast", "concat")) and reached & set(node.args):
+            reached.add(node.name)
+    return PLAIN_INTEGERS if limit is None else limit
+
+
+def _rows(table: Tensor | Node, sizes: Mapping[str, int]) -> int:
+    return max(1, shape_at(table.shape, sizes)[0])

@@ -1,0 +1,93 @@
+"""The oracle's process: reads questions from a socket, answers with inputs, fp64 reference and eager results.
+
+Started by :class:`.oracle.Oracle` as ``python -m evaluator.judging.oracle_worker FD``; ends when the socket closes.
+It imports nothing of a candidate and reads no file that one could have written.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import OrderedDict
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from knowledge_base.snf import reference
+
+from .inputs import draw, torch_dtype
+from .oracle import Question, pack
+
+CACHE_BYTES = 256 * 2**20  # answers kept for searches that ask the same again
+
+
+def answer(q: Question) -> dict[str, Any]:
+    """Inputs, reference and eager results of one question, packed."""
+    sizes = dict(q.sizes)
+    graph = replace(q.graph, dims=tuple((name, sizes[name]) for name, _ in q.graph.dims))
+    inputs = draw(graph, sizes, q.distribution, q.seed)
+    with torch.no_grad():
+        exact = reference.run(graph, inputs, "fp64", q.precision)
+        eager = reference.run(graph, inputs, "eager", q.precision)
+    stored = [torch_dtype(graph.value(name).dtype) for name in graph.outputs]
+    return {
+        "inputs": {name: pack(value) for name, value in inputs.items()},
+        "reference": [
+            pack(exact[name].to(torch.float64) if dtype.is_floating_point else exact[name].to(dtype))
+            for name, dtype in zip(graph.outputs, stored, strict=True)
+        ],
+        "eager": [pack(eager[name].to(dtype)) for name, dtype in zip(graph.outputs, stored, strict=True)],
+    }
+
+
+def _bytes(body: dict[str, Any]) -> int:
+    tensors = [*body["inputs"].values(), *body["reference"], *body["eager"]]
+    return sum(len(data) for _, _, data in tensors)
+
+
+class Answers:
+    """Answers to questions; the latest are kept."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Question, dict[str, Any]] = OrderedDict()
+        self._bytes = 0
+
+    def to(self, q: Question) -> dict[str, Any]:
+        body = self._known.pop(q, None)
+        if body is None:
+            body = answer(q)
+            self._bytes += _bytes(body)
+        self._known[q] = body
+        while self._bytes > CACHE_BYTES and len(self._known) > 1:
+            self._bytes -= _bytes(self._known.popitem(last=False)[1])
+        return body
+
+
+def serve(line: Connection, answers: Answers) -> None:
+    """Answers until the other end closes."""
+    while True:
+        try:
+            q = line.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            message: tuple[str, Any] = ("answer", answers.to(q))
+        except Exception:
+            message = ("error", traceback.format_exc())
+        try:
+            line.send(message)
+        except OSError:
+            return
+
+
+def main(line: Connection) -> None:
+    """Says that it has imported what it needs, and answers."""
+    torch.set_num_threads(1)
+    line.send(("settled", None))
+    serve(line, Answers())
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])))

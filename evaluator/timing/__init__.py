@@ -1,0 +1,25 @@
+"""How long a trial takes: a timer gives it, and what the model's timer needs to say it without a GPU.
+
+:mod:`.timer` has the protocol and the timers, :mod:`.model` the modelled time and the floor of a task (docs/model.md),
+:mod:`.work` what a launch does, counted without running it.
+"""
+
+from typing import TYPE_CHECKING
+
+from knowledge_base.lazy import exports
+
+if TYPE_CHECKING:
+    from .model import FULL_RATE as FULL_RATE
+    from .model import floor_us as floor_us
+    from .model import modelled as modelled
+    from .timer import MODEL as MODEL
+    from .timer import Known as Known
+    from .timer import Modelled as Modelled
+    from .timer import Timer as Timer
+    from .timer import timed as timed
+else:
+    __getattr__, __all__ = exports(
+        __name__,
+        model=["FULL_RATE", "floor_us", "modelled"],
+        timer=["MODEL", "Known", "Modelled", "Timer", "timed"],
+    )

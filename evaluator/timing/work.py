@@ -1,0 +1,215 @@
+"""What a kernel launch does, counted without running it: tensor-core flops, element operations, bytes, trips.
+
+The Tile IR is walked with the launch's sizes: scalar integers (sizes, block indices, loop bounds) are computed, tiles
+are only counted.  Loops weigh their bodies by their trips; of a long outer loop the first, middle and last trip stand
+for all.  Blocks are sampled where there are many.  What depends on data (a condition on loaded values) counts half for
+each side.
+
+This is the model's input (:mod:`.model`), not the emulator: no value of a tile exists here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evaluator.kernel_counts import Counts, Totals
+from evaluator.scalars import SCALAR_OPS
+from evaluator.tileir import ir
+
+SAMPLED_BLOCKS = 32
+_GOLDEN = 0.6180339887498949
+_MAX_TRIPS = 2048  # of a `loop` followed concretely; more than any honest kernel's
+_UNKNOWN_TRIPS = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """A launch's work: the ``mean`` of ``blocks``, how much ``longest`` one is; ``mma`` is the largest (M, N, K)."""
+
+    blocks: int
+    mean: Totals
+    longest: float  # ÷ mean, by lanes, flops and bytes
+    mma: tuple[int, int, int] | None
+
+
+def count(counts: Counts, arguments: Sequence[int | float | bool | None], grid: tuple[int, int, int]) -> Work:
+    """The work of launching the kernel of ``counts`` with flattened arguments (None for a pointer) on ``grid``."""
+    blocks = math.prod(grid)
+    totals = [_block(counts, arguments, at, grid) for at in _sample(grid)]
+    mean = Totals(phases=0.0)
+    for one in totals:
+        mean.add(one, 1 / len(totals))
+        mean.phases += one.phases / len(totals)
+        mean.steps += one.steps / len(totals)
+        mean.step_bytes = max(mean.step_bytes, one.step_bytes)
+    sizes = [_weight(t) for t in totals]
+    average = sum(sizes) / len(sizes)
+    longest = max(sizes) / average if average else 1.0
+    return Work(blocks, mean, longest, counts.mma)
+
+
+def _weight(t: Totals) -> float:
+    """One number for a block's size: lane operations, tensor flops at about a thousandth, bytes."""
+    return t.lanes + 4 * t.special + sum(t.flops.values()) / 16 + sum(t.loads.values())
+
+
+def _sample(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """All blocks where there are few; else a Latin hypercube: every axis is covered evenly, in an order of its own.
+
+    A long axis gets a jitter inside its strata, so that samples do not fall into step with ``block % tiles``.
+    """
+    n = SAMPLED_BLOCKS
+    if math.prod(grid) <= n:
+        yield from ((x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0]))
+        return
+    for i in range(n):
+        place = []
+        for axis, size in enumerate(grid):
+            stratum = i * (1, 5, 11)[axis] % n  # 5 and 11 have no divisor in common with 32
+            jitter = 0.5 if size <= n else ((i + 0.5) * _GOLDEN) % 1.0
+            place.append(int((stratum + jitter) / n * size))
+        yield place[0], place[1], place[2]
+
+
+def _block(
+    counts: Counts, arguments: Sequence[int | float | bool | None], at: tuple[int, int, int], grid: tuple[int, int, int]
+) -> Totals:
+    """The totals of one block."""
+    env: Scalars = {
+        value: int(word)
+        for value, word in zip(counts.module.body.arguments, arguments, strict=True)
+        if word is not None and not isinstance(word, float)
+    }
+    run = _Run(counts, at, grid)
+    run.region(counts.module.body, env, 1.0)
+    found = Totals(phases=1.0 + run.entries)
+    for (region, segment), weight in run.times.items():
+        part = counts.static[region][segment]
+        found.add(part, weight)
+        found.steps += weight if part.steps else 0.0
+        found.step_bytes = max(found.step_bytes, sum(part.loads.values()) if weight > 0 else 0)
+    return found
+
+
+Scalars = dict[int, int]
+
+
+class _Run:
+    """One block's walk: how often each region runs (``times``), how many loading loops were entered."""
+
+    def __init__(self, counts: Counts, at: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+        self.counts, self.at, self.grid = counts, at, grid
+        self.times: Counter[tuple[int, int]] = Counter()  # by region and segment
+        self.entries = 0.0
+
+    def region(self, region: ir.Region, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
+        """Walks a region; returns its terminator and operands.  ``maybe`` ends one whose end depends on data."""
+        segment = 0
+        self.times[id(region), segment] += weight  # type: ignore[assignment]
+        for op in self.counts.control[id(region)]:
+            if op.name in ("yield", "continue", "break", "return"):
+                return op.name, [env.get(v) for v in op.operands]
+            if op.name == "for":
+                self.counted(op, env, weight)
+            elif op.name == "loop":
+                self.endless(op, env, weight)
+            elif op.name == "if":
+                end, values = self.branch(op, env, weight)
+                if end != "yield":
+                    return end, values
+                segment += 1
+                self.times[id(region), segment] += weight  # type: ignore[assignment]
+            else:
+                self.scalar(op, env)
+        return "yield", []
+
+    def scalar(self, op: ir.Op, env: Scalars) -> None:
+        if op.name in ("get_tile_block_id", "get_num_tile_blocks"):
+            source = self.at if op.name == "get_tile_block_id" else self.grid
+            env.update(zip(op.results, source, strict=True))
+        elif op.name in ("get_index_space_shape", "get_tensor_shape"):
+            for result, size in zip(op.results, self.extents(op, env), strict=False):
+                if size is not None:
+                    env[result] = size
+        elif op.name == "constant":
+            value = op.attrs["value"].values
+            if isinstance(value, int):
+                env[op.results[0]] = int(value)
+        else:
+            operands = [env.get(v) for v in op.operands]
+            value = SCALAR_OPS[op.name](op.attrs, *operands) if None not in operands else None
+            env.pop(op.results[0], None)
+            if value is not None:
+                env[op.results[0]] = int(value)
+
+    def extents(self, op: ir.Op, env: Scalars) -> list[int | None]:
+        known = self.counts.views.get(op.operands[0])
+        if known is None:
+            return []
+        maker, kind = known
+        dynamic = iter(maker.operands[1:])
+        shape = [s if s is not None else env.get(next(dynamic)) for s in maker.attrs["shape"]]
+        if op.name == "get_tensor_shape" or kind is None:
+            return shape
+        steps = kind.traversal if kind.kind == "strided" else kind.tile if kind.kind == "partition" else ()
+        sizes = [shape[d] for d in kind.dim_map] if kind.dim_map else shape
+        return [None if s is None else -(-s // t) for s, t in zip(sizes, steps, strict=False)]
+
+    def counted(self, op: ir.Op, env: Scalars, weight: float) -> None:
+        body = op.regions[0]
+        low, high, step = (env.get(v) for v in op.operands[:3])
+        trips = _UNKNOWN_TRIPS if low is None or high is None or not step else max(0, -(-(high - low) // step))
+        for result in op.results:
+            env.pop(result, None)
+        if not trips:
+            for result, value in zip(op.results, op.operands[3:], strict=True):
+                if value in env:
+                    env[result] = env[value]
+            return
+        if self.counts.loads(body):
+            self.entries += weight
+        if not self.counts.nested[id(body)]:
+            self.times[id(body), 0] += weight * trips  # type: ignore[assignment]
+            return
+        chosen = range(trips) if trips <= 3 else (0, trips // 2, trips - 1)
+        for k in chosen:
+            inner = dict(env)
+            if low is not None and step:
+                inner[body.arguments[0]] = low + k * step
+            if k == 0:
+                inner.update({a: env[v] for a, v in zip(body.arguments[1:], op.operands[3:], strict=True) if v in env})
+            self.region(body, inner, weight * trips / len(chosen))
+
+    def endless(self, op: ir.Op, env: Scalars, weight: float) -> None:
+        body = op.regions[0]
+        carried: list[int | None] = [env.get(v) for v in op.operands]
+        if self.counts.loads(body):
+            self.entries += weight
+        values: list[int | None] = []
+        for _ in range(_MAX_TRIPS):
+            inner = dict(env)
+            inner.update({a: v for a, v in zip(body.arguments, carried, strict=False) if v is not None})
+            end, values = self.region(body, inner, weight)
+            if end != "continue":
+                break
+            carried = values
+        for result, value in zip(op.results, values, strict=False):
+            env.pop(result, None)
+            if value is not None:
+                env[result] = value
+
+    def branch(self, op: ir.Op, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
+        condition = env.get(op.operands[0])
+        for result in op.results:
+            env.pop(result, None)
+        if condition is None:
+            ends = [self.region(side, dict(env), weight / 2)[0] for side in op.regions]
+            return ("maybe", []) if any(end == "break" for end in ends) else ("yield", [])
+        side = op.regions[0 if condition else 1]
+        end, values = self.region(side, env, weight)
+        if end == "yield":
+            env.update({r: v for r, v in zip(op.results, values, strict=False) if v is not None})
+        return end, values
