@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Self
 
@@ -16,20 +17,24 @@ from knowledge_base.snf.task import Decomposition, Task
 
 
 class Judges:
-    """``count`` judge processes; a context manager.  A call takes one that is free, or waits for it.
+    """Up to ``count`` judge processes; a context manager.  A call takes one that is free, or waits for it.
 
-    Calls raise EnvironmentLacks where a process cannot start, and all of them once the pool was stopped.
+    One is there from the start, and imports torch while the loop reads and searches; the others are started when they
+    are needed.  Calls raise EnvironmentLacks where a process cannot start, and all of them once the pool was stopped.
     """
 
     def __init__(self, count: int) -> None:
-        self._all = [JudgeProcess() for _ in range(count)]  # each imports torch while the loop reads and searches
+        self._count, self._stopped = count, False
+        self._lock = threading.Lock()
         self._free: queue.SimpleQueue[JudgeProcess] = queue.SimpleQueue()
-        for process in self._all:
-            self._free.put(process)
+        self._all = [JudgeProcess()]
         if not containment().landlock:
             # Where a candidate could write the judge's files, no candidate runs before all of them are read.
+            self._all += [JudgeProcess() for _ in range(count - 1)]
             for process in self._all:
                 process.wait()
+        for process in self._all:
+            self._free.put(process)
 
     def judge(self, trial: Trial, task: Task, chip: Chip, plans: Plans, seed: int) -> Trial:
         """As :func:`evaluator.judging.judgement.judge`; blocks."""
@@ -51,8 +56,10 @@ class Judges:
 
     def stop(self) -> None:
         """Ends the processes at once, with what they started.  May be called twice, from any thread."""
-        for process in self._all:
-            process.kill()
+        with self._lock:
+            self._stopped = True
+            for process in self._all:
+                process.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +69,19 @@ class Judges:
 
     @contextlib.contextmanager
     def _one(self) -> Iterator[JudgeProcess]:
-        process = self._free.get()
+        try:
+            process = self._free.get_nowait()
+        except queue.Empty:
+            process = self._another() or self._free.get()
         try:
             yield process
         finally:
             self._free.put(process)
+
+    def _another(self) -> JudgeProcess | None:
+        """A new process; None where there are as many as there may be."""
+        with self._lock:
+            if self._stopped or len(self._all) >= self._count:
+                return None
+            self._all.append(JudgeProcess())
+            return self._all[-1]

@@ -82,12 +82,12 @@ def run(
     start = time.monotonic()
     plans = {name: decompose(graph, name) for name in PLANS}
     decomposition = plans[PLAN]
-    store.record_tasks(task for plan in plans.values() for task in plan.tasks)
-    _write_plans(folder, plans, chip)
     jobs = options.jobs or cores()
     stopping = threading.Event()
     with ExitStack() as stack:
-        judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))
+        judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))  # first: a process takes a second
+        store.record_tasks(task for plan in plans.values() for task in plan.tasks)
+        _write_plans(folder, plans, chip)
         context = _context(run_id, options, chip, choice, store, folder, judges, timer, progress, stopping, jobs)
         context = replace(context, at_once=jobs, count=len(decomposition.tasks))
         works = _works(context, decomposition)

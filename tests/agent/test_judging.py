@@ -46,3 +46,15 @@ def test_a_pool_that_is_stopped_ends_calls_that_wait_for_a_process() -> None:
         for thread in threads:
             thread.join(20)
     assert raised == ["the judge's process was ended"] * 3
+
+
+def test_another_judge_is_started_when_it_is_needed_up_to_as_many_as_there_may_be() -> None:
+    with Judges(2) as judges:
+        with judges._one() as first:
+            assert judges._all == [first]
+            with judges._one() as second:
+                assert judges._all == [first, second]
+                assert judges._another() is None
+        with judges._one():
+            assert judges._all == [first, second]
+    assert judges._another() is None  # nothing is started once it was stopped
