@@ -117,6 +117,23 @@ def run(
 
 
 @app.command()
+def prompt(
+    target: Target = "",
+    task: Annotated[str, typer.Option("--task", metavar="NAME", help="One of the target's tasks, or any task.")] = "",
+    shape: Shape = None,
+    gpu: Gpu = None,
+    model: Annotated[str, typer.Option("--model", help="As the request would name it.")] = "",
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Show what a language model would be told about a task, with about how many tokens each part has."""
+    from .commands import options
+    from .commands import prompt_command as command
+
+    return command.prompt(target, task, options.sizes(shape), gpu, model, db, as_json)
+
+
+@app.command()
 def check(
     file: File,
     task: TaskOption,
@@ -259,6 +276,19 @@ def attempts(
 
 
 @kb.command()
+def calls(
+    op: Op = "",
+    status: Status = "",
+    run: Annotated[str, typer.Option("--run", help="Only this run's, in its order.")] = "",
+    limit: Limit = 50,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """What language models were asked, latest first: tokens, price, outcome."""
+    return _listing("calls", as_json, db, limit, op=op, status=status, run=run)
+
+
+@kb.command()
 def tasks(op: Op = "", gpu: Chip = "", db: Db = None, as_json: Json = False) -> int:
     """Tasks, how often each was tried, and the best so far."""
     return _listing("tasks", as_json, db, op=op, gpu=gpu)
@@ -270,7 +300,7 @@ def show(
     db: Db = None,
     as_json: Json = False,
 ) -> int:
-    """Everything about one run, task, kernel, trial, rule or fact."""
+    """Everything about one run, task, kernel, trial, rule, fact or call."""
     from .commands import kb as command
 
     return command.show(id, db, as_json)

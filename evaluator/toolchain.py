@@ -76,6 +76,7 @@ def _version(path: Path, _mtime_ns: int) -> str:
             text=True,
             timeout=_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
+            env={"PATH": os.defpath},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -14,7 +14,7 @@ from sqlalchemy import Table, and_, case, func, select, true
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
 from knowledge_base.store import trials
-from knowledge_base.tables import ATTEMPTS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
+from knowledge_base.tables import ATTEMPTS, CALLS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -65,6 +65,18 @@ def attempts(
         query = query.where(t.key.in_(latest.scalar_subquery())).order_by(t.created_at.desc())
     with database.read() as connection:
         return _briefs(connection, _listed(connection, query.join(TASKS, TASKS.c.key == t.task)))
+
+
+def calls(database: Database, *, op: str = "", status: str = "", run: str = "", limit: int = 50) -> list[Row]:
+    """Calls of language models, latest first, without their texts; of one run: in its order."""
+    c = CALLS.c
+    columns = (c.run_id, c.number, c.model, c.candidate, c.status, c.tokens_in, c.tokens_out, c.cost_usd, c.seconds)
+    query = select(c.key.label("call"), TASKS.c.name.label("task"), *columns, c.created_at)
+    query = query.join(TASKS, TASKS.c.key == c.task)
+    query = query.order_by(c.created_at if run else c.created_at.desc()).limit(limit)
+    of_run = and_(*_begins(c.run_id, run)) if run else None
+    wanted = (_task_keys(database, c.task, op), c.status == status if status else None, of_run)
+    return _rows(database, _where(query, *wanted))
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
@@ -148,13 +160,14 @@ _NAMED: tuple[tuple[str, Table, str], ...] = (
     ("trial", TRIALS, "key"),
     ("rule", RULES, "key"),
     ("fact", FACTS, "key"),
+    ("call", CALLS, "key"),
 )
 
 
 def show(database: Database, prefix: str) -> Row:
     """Everything about the one thing whose id begins with ``prefix`` (or the task of that name).
 
-    The row has ``is``: run | task | kernel | trial | rule | fact.  Raises UserError if none or several match.
+    The row has ``is``: run | task | kernel | trial | rule | fact | call.  Raises UserError if none or several match.
     """
     matches: list[tuple[str, Row]] = []
     with database.read() as connection:
@@ -195,11 +208,15 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
             connection, select(t.key, t.created_at).where(t.candidate == row["key"]).order_by(t.created_at).limit(200)
         )
         seen = ("trial", "chip", "shape", "configuration", "status", "message")
+        asked = _listed(connection, select(CALLS.c.key).where(CALLS.c.candidate == row["digest"]).limit(20))
+        row |= {"calls": [call["key"] for call in asked]} if asked else {}
         named = {"kernel": row.pop("digest"), "task": _task_name(connection, row["task"])}
         return {k: v for k, v in row.items() if k != "key"} | named | {"trials": _briefs(connection, tried, seen)}
     if kind == "run":
         won = _briefs(connection, _listed(connection, _winners().where(w.run_id == row["id"])), BEST)
         count = select(func.count()).select_from(ATTEMPTS).where(ATTEMPTS.c.run_id == row["id"])
+        calls = select(func.count()).select_from(CALLS).where(CALLS.c.run_id == row["id"])
+        row |= {"calls": connection.execute(calls).scalar()}
         return row | {"winners": won, "attempts": connection.execute(count).scalar()}
     if kind == "task":
         won = _briefs(connection, _listed(connection, _winners(w.run_id).where(t.task == row["key"]).limit(50)), BEST)
@@ -207,6 +224,11 @@ def _details(connection: Connection, kind: str, row: Row) -> Row:
             connection, select(t.status, func.count().label("count")).where(t.task == row["key"]).group_by(t.status)
         )
         return {"identity": row.pop("key")} | row | {"trials": tried, "winners": won}
+    if kind == "call":
+        said = row["record"]
+        return {"call": row["key"], "task": _task_name(connection, row["task"]), "created_at": row["created_at"]} | {
+            name: value for name, value in said.items() if name != "task"
+        }
     if kind == "rule":
         return row | {"evidence": _listed(connection, EVIDENCE.select().where(EVIDENCE.c.rule == row["key"]))}
     return row

@@ -1,5 +1,7 @@
 """The records everyone shares: Candidate, Trial, and what a trial gathers: CompileEvidence, Measurement, Verdict.
 
+LlmCall is what a language model was asked and what it answered.
+
 Frozen pydantic models: they cross process and database borders as JSON.  A Task is in :mod:`knowledge_base.snf.task`, a
 LaunchPlan in :mod:`kernels_generated.runtime.plan`.
 """
@@ -149,6 +151,7 @@ class Candidate(Record):
     proposer: str = ""
     parent: str = ""  # digest of the candidate it was made from
     note: str = ""  # one line: what it tries
+    prompt: str = ""  # hash of the messages that it answers (:attr:`LlmCall.prompt`)
 
     @property
     def digest(self) -> str:
@@ -338,3 +341,71 @@ class Trial(Record):
 
 def _certainty(trial: Trial) -> int:
     return 0 if trial.verdict is None else 1 if trial.verdict.status in UNSURE else 2
+
+
+class Answered(StrEnum):
+    """What became of a request to a language model."""
+
+    SENT = "sent"  # no answer is known: it is under way, or its process was killed
+    ANSWERED = "answered"
+    TRUNCATED = "truncated"  # the answer ended at the limit on its length
+    REFUSED = "refused"  # by the model, or by a filter of the endpoint
+    EMPTY = "empty"
+    # The endpoint failed; the same request may succeed later.
+    RATE_LIMITED = "rate-limited"
+    SERVER_ERROR = "server-error"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    CUT = "cut"  # the connection ended inside the answer
+    # The endpoint will refuse the same request again.
+    TOO_LONG = "too-long"  # the prompt does not fit the model's context
+    BAD_REQUEST = "bad-request"
+    # The endpoint will refuse every request.
+    WRONG_KEY = "wrong-key"
+    NOT_ALLOWED = "not-allowed"
+    NO_QUOTA = "no-quota"
+    UNKNOWN_MODEL = "unknown-model"
+    NO_ENDPOINT = "no-endpoint"  # what answers there does not speak the protocol
+
+
+class LlmCall(Record):
+    """One request to a language model, whole, and what came back.
+
+    number: within run and task, from 1; a request that is sent again after a failure is another call.
+    request: the body that was sent, its ``messages`` among it.  text: the answer.  said: the endpoint's error.
+    Tokens are the endpoint's own count, None where it gave none (``tokens_cached``: of those in, read from its cache).
+    cost_usd: by the price list at that time; None where the model has no price there.
+    candidate: digest of the candidate that the answer holds; empty where it holds none, and ``problem`` says why.
+    """
+
+    run: str
+    task: str  # identity
+    number: int
+    model: str
+    endpoint: str  # its address, without anything secret
+    request: dict[str, Any]
+    status: Answered = Answered.SENT
+    text: str = ""
+    finish: str = ""  # the endpoint's word for why the answer ended
+    said: Said = ""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    cost_usd: float | None = None
+    seconds: float = 0.0
+    candidate: str = ""
+    problem: Said = ""
+
+    @property
+    def key(self) -> str:
+        """Names the call in the knowledge base: a run's tasks number their calls."""
+        return content_key("llm-call", self.run, self.task, self.number)
+
+    @property
+    def prompt(self) -> str:
+        """Hash of the request's messages."""
+        return content_key("prompt", self.request["messages"])
+
+    def fuller(self, **fields: Any) -> LlmCall:
+        """The same call, fuller."""
+        return self.model_copy(update=fields)

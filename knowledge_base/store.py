@@ -22,12 +22,12 @@ from sqlalchemy.exc import IntegrityError
 from knowledge_base.content import content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, Status, Trial
+from knowledge_base.records import Candidate, LlmCall, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task
-from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
+from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
@@ -125,10 +125,30 @@ class Store:
             for row in rows:
                 _once(connection, TASKS, row)
 
-    def record_candidate(self, candidate: Candidate, *, run: str = "", prompt: str = "") -> None:
+    def record_candidate(self, candidate: Candidate, *, run: str = "") -> None:
         """Stores a candidate of a task that is stored."""
         with self.database.write() as connection:
-            _once(connection, CANDIDATES, _candidate_row(candidate, run, prompt))
+            _once(connection, CANDIDATES, _candidate_row(candidate, run))
+
+    def record_call(self, call: LlmCall) -> None:
+        """Stores (or replaces) a language model's call for a task that is stored."""
+        found = {
+            "candidate": call.candidate,
+            "status": call.status.value,
+            "tokens_in": call.tokens_in,
+            "tokens_out": call.tokens_out,
+            "cost_usd": call.cost_usd,
+            "seconds": call.seconds,
+            "record": plain(call.model_dump()),
+        }
+        fixed = {"run_id": call.run, "task": call.task, "number": call.number, "model": call.model[:255]}
+        mine = CALLS.c.key == call.key
+        with self.database.write() as connection:
+            if connection.execute(select(CALLS.c.key).where(mine)).first():
+                connection.execute(CALLS.update().where(mine).values(**found))
+                return
+            row = {"key": call.key, "prompt": call.prompt, "created_at": now(), **fixed, **found}
+            connection.execute(CALLS.insert().values(**row))
 
     def record(
         self,
@@ -146,7 +166,7 @@ class Store:
         """
         with self.database.write() as connection:
             for candidate in {(trial.task, trial.candidate.digest): trial.candidate for trial in trials}.values():
-                _once(connection, CANDIDATES, _candidate_row(candidate, run, ""))
+                _once(connection, CANDIDATES, _candidate_row(candidate, run))
             for trial in trials:
                 _record(connection, trial, run)
                 if run:
@@ -194,6 +214,12 @@ class Store:
             here = _best(connection, task, TRIALS.c.chip == chip, limit)
             return here or _best(connection, task, TRIALS.c.chip != chip, limit)
 
+    def calls(self, run: str) -> list[LlmCall]:
+        """A run's calls of language models, oldest first."""
+        with self.database.read() as connection:
+            query = select(CALLS.c.record).where(CALLS.c.run_id == run).order_by(CALLS.c.created_at)
+            return [LlmCall.model_validate(record) for record in connection.execute(query).scalars()]
+
     def artifacts(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The stored artifacts with these keys; one that is not stored, or was damaged since, is absent."""
         wanted = list(dict.fromkeys(keys))
@@ -237,9 +263,9 @@ def _candidate_key(task: str, digest: str) -> str:
     return content_key("candidate", task, digest)
 
 
-def _candidate_row(candidate: Candidate, run: str, prompt: str) -> dict[str, Any]:
+def _candidate_row(candidate: Candidate, run: str) -> dict[str, Any]:
     key = _candidate_key(candidate.task, candidate.digest)
-    known = {"key": key, "digest": candidate.digest, "prompt": prompt, "run_id": run, "created_at": now()}
+    known = {"key": key, "digest": candidate.digest, "run_id": run, "created_at": now()}
     return {**candidate.model_dump(), **known}
 
 

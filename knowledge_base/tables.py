@@ -243,28 +243,33 @@ class RuleEvidenceRow(Table, table=True):
 
 
 class LlmCallRow(Table, table=True):
-    """One exchange with a language model, whole, so that a run can be repeated from its recording."""
+    """A :class:`knowledge_base.records.LlmCall`: its key, the record, and what is listed and added up.
+
+    candidate: a digest.  tokens and cost are NULL where they are not known.
+    """
 
     __tablename__: ClassVar[str] = "llm_calls"
+    __table_args__ = (_index("run_id", "created_at", table="llm_calls"), _index("created_at", table="llm_calls"))
     key: str = _key()
-    run_id: str = Field(default="", max_length=96, index=True)
-    task: str | None = _key_of("tasks", default=None)
-    model: str = Field(default="", max_length=128)
-    prompt: str = Field(default="", max_length=64, index=True)  # hash of the request's messages
-    request: dict[str, Any] = _json()
-    response: dict[str, Any] = _json()
-    status: str = Field(default="", max_length=32)
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
+    run_id: str = Field(max_length=96)
+    task: str = _key_of("tasks")
+    number: int
+    model: str = Field(max_length=255)
+    prompt: str = Field(max_length=64, index=True)
+    candidate: str = Field(default="", max_length=64, index=True)
+    status: str = Field(max_length=32)
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_usd: float | None = None
     seconds: float = 0.0
     created_at: str = Field(max_length=32)
+    record: dict[str, Any] = _json()
 
 
-RUNS, TASKS, CANDIDATES, TRIALS, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, META = (
+RUNS, TASKS, CANDIDATES, TRIALS, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, CALLS, META = (
     METADATA.tables[name]
     for name in (
         "runs", "tasks", "candidates", "trials", "artifacts", "attempts", "winners", "facts", "rules", "rule_evidence",
-        "meta",
+        "llm_calls", "meta",
     )
 )  # fmt: skip

@@ -1,1 +1,20 @@
-"""What a language model is told.  Empty until the LLM proposer exists; the synthesizer needs no prompt."""
+"""What a language model is told about a task: :func:`write` fills the templates from a :class:`Briefing`.
+
+Nothing is asked or judged here.
+"""
+
+from typing import TYPE_CHECKING
+
+from knowledge_base.lazy import exports
+
+if TYPE_CHECKING:
+    from .briefing import Briefing as Briefing
+    from .prompt import Prompt as Prompt
+    from .prompt import Section as Section
+    from .prompt import write as write
+else:
+    __getattr__, __all__ = exports(
+        __name__,
+        briefing=["Briefing"],
+        prompt=["Prompt", "Section", "write"],
+    )

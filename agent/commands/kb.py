@@ -20,7 +20,7 @@ from knowledge_base import browse
 from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
 from knowledge_base.errors import UserError, nearest
-from knowledge_base.records import Status
+from knowledge_base.records import Answered, Status
 from knowledge_base.store import Store
 
 Row = dict[str, Any]
@@ -158,6 +158,20 @@ LISTINGS: dict[str, Listing] = {
         NO_RUN,
         limited=True,
     ),
+    "calls": Listing(
+        ("op", "status", "run"),
+        (
+            ("id", "left", 8, _id("call")),
+            ("task", "left", 16, _field("task")),
+            ("model", "left", 13, _field("model")),
+            ("status", "left", 12, _field("status")),
+            ("kernel", "left", 8, lambda r: r["candidate"][:8]),
+            ("tokens", "right", 7, lambda r: "" if r["tokens_out"] is None else f"{r['tokens_in'] + r['tokens_out']}"),
+            ("$", "right", 7, lambda r: "" if r["cost_usd"] is None else f"{r['cost_usd']:.4f}"),
+        ),
+        "No call yet: `agent run --proposer openai` makes some.",
+        limited=True,
+    ),
     "tasks": Listing(
         ("op", "gpu"),
         (
@@ -236,7 +250,12 @@ def show(prefix: str, db: str | None, as_json: bool) -> int:
         return 0
     out = console()
     for name, value in row.items():
-        if name in ("source", "snf"):
+        if name == "request":
+            for message in value["messages"]:
+                out.print(f"{message['role']}:", style="bold")
+                out.print(message["content"].rstrip(), markup=False, soft_wrap=True)
+            out.print(f"[bold]request:[/bold] {_plain(pairs({k: v for k, v in value.items() if k != 'messages'}))}")
+        elif name in ("source", "snf", "text"):
             out.print(f"{name}:", style="bold")
             out.print(str(value).rstrip(), markup=False, soft_wrap=True)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
@@ -256,6 +275,7 @@ def _check(what: str, given: dict[str, str]) -> None:
         "kernels": ("measured", "modelled", "promoted"),
         "runs": ("running", "done", "incomplete", "interrupted", "failed"),
         "attempts": (*(s.value for s in Status), "compiled"),
+        "calls": tuple(a.value for a in Answered),
     }
     if "status" in given and given["status"] not in known[what]:
         near = nearest(given["status"], list(known[what])) or list(known[what])

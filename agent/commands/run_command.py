@@ -14,7 +14,7 @@ from agent.proposers import choose
 from evaluator import toolchain
 from evaluator.confinement import containment
 from knowledge_base import browse
-from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from knowledge_base.snf import load_target, parse
 from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
@@ -62,14 +62,13 @@ def run(
         if resume and (done := _done(store, resume)) is not None:
             return _say_done(done, err, as_json)
         begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
-        run_id, asked, chip, graph, folder = begun
-        choice = choose(asked.proposer, asked.model)
+        run_id, asked, chip, choice, graph, folder = begun
         held = containment()
         progress, shown = _progress(err)
         try:
             with shown:
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
-                progress.say(f"kernels by the {choice.name}: {choice.why}")
+                progress.say(f"kernels by the {choice.by}: {choice.why}")
                 progress.say(f"candidates are contained: {held.level.value}{held.short_of}")
                 if choice.name != "synthesizer":
                     progress.say(held.says)
@@ -120,7 +119,7 @@ def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
     return int(record["exit_code"])
 
 
-Begun = tuple[str, Any, Any, Any, RunFolder]
+Begun = tuple[str, Any, Any, Any, Any, RunFolder]
 
 
 def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
@@ -145,7 +144,7 @@ def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
     folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
     for note in target.notes:
         folder.log(f"note: {note}")
-    return run_id, asked, chip, target.graph, folder
+    return run_id, asked, chip, choice, target.graph, folder
 
 
 def _resume(store: Any, run_id: str, asked: Any) -> Begun:
@@ -157,9 +156,15 @@ def _resume(store: Any, run_id: str, asked: Any) -> Begun:
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
     options = replace(options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs)
+    try:
+        choice = choose(options.proposer, asked.model or options.model)
+    except UserError:
+        store.finish_run(path.name, record.status, EXIT_USAGE, record.summary)  # it stays as it was
+        folder.close()
+        raise
     graph = parse((path / "target.snf").read_text(encoding="utf-8"), record.target)
     folder.log("resumed")
-    return path.name, options, chip_for(record.chip), graph, folder
+    return path.name, options, chip_for(record.chip), choice, graph, folder
 
 
 def _toolchain() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from agent.console import console, emit, table
-from kernels_generated.runtime.expr import show
 from knowledge_base.chips import CHIPS, DEFAULT
 from knowledge_base.errors import EXIT_DONE
 from knowledge_base.snf import everyday
 from knowledge_base.snf.everyday import NAMES
-from knowledge_base.snf.graph import Tensor
+from knowledge_base.snf.printer import signature
 from knowledge_base.snf.shipped import targets
-from knowledge_base.snf.task import Task
 
 
 def listing(as_json: bool) -> int:
@@ -38,14 +36,3 @@ def listing(as_json: bool) -> int:
     out.print(f"[bold]chips[/bold]: {', '.join(CHIPS)}, auto (default: the GPU that is there, else {DEFAULT})")
     out.print("Or a file of your own: --target my.snf (docs/snf.md)", style="dim", markup=False)
     return EXIT_DONE
-
-
-def signature(task: Task) -> str:
-    """The task's arrays in the order of ``launch``: ``linear(x[M,K], w[N,K], b[N]) -> y[M,N]``."""
-    inputs = ", ".join(map(_array, task.inputs))
-    return f"{task.name}({inputs}) -> {', '.join(map(_array, task.outputs))}"
-
-
-def _array(tensor: Tensor) -> str:
-    sizes = ",".join(str(size) if isinstance(size, int) else show(size) for size in tensor.shape)
-    return f"{tensor.name}[{sizes}]"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .summary import RunSummary as RunSummary
     from .summary import TaskResult as TaskResult
     from .target_work import RunOptions as RunOptions
+    from .target_work import label_tasks as label_tasks
     from .target_work import run as run
     from .target_work import versions as versions
 else:
@@ -33,5 +34,5 @@ else:
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "reason", "search", "standing"],
         summary=["RunSummary", "TaskResult"],
-        target_work=["RunOptions", "run", "versions"],
+        target_work=["RunOptions", "label_tasks", "run", "versions"],
     )

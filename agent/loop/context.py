@@ -33,12 +33,12 @@ class RunContext:
     folder: RunFolder
     judges: Judges
     plans: Plans  # of all trials of the run
-    proposer: Proposer
+    proposers: tuple[Proposer, ...]  # one after another, each until it has no more or its rounds are over
     timer: Timer  # times of its kind are what the run compares by
     chip: Chip
     evaluator: str
     seed: int
-    rounds: int
+    rounds: int  # of each proposer, for each task
     jobs: int  # assemblers at once, for one task
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress

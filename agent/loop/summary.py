@@ -12,6 +12,7 @@ from knowledge_base.records import Incomparable, Measurement, Trial, in_sequence
 from knowledge_base.snf.task import Task
 
 from .conclude import operations
+from .model_use import ModelUse
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class RunSummary:
     seconds: float
     folder: str
     notes: tuple[str, ...] = ()
+    asked: ModelUse | None = None  # what a language model was asked; None if none was
 
     @property
     def exit_code(self) -> int:
@@ -122,8 +124,13 @@ class RunSummary:
     def document(self) -> dict[str, Any]:
         """The JSON document of ``--json``, and what the knowledge base keeps."""
         whole = self.total
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("tasks", "composed")}
+        fields = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("tasks", "composed", "asked")
+        }
         return fields | {
+            "asked": asdict(self.asked) if self.asked is not None else {},
             "tasks": [task.document() for task in self.tasks],
             "composed": self.composed.document() if self.composed is not None else {},
             "total_us": whole.us if whole is not None else None,

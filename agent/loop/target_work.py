@@ -7,6 +7,7 @@ assemblers and judging is done by processes (:mod:`.judges`), so threads are eno
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.progress import Progress
-from agent.proposers import Choice
+from agent.proposers import Choice, Workplace
 from evaluator.compile import cores
 from evaluator.plans import Plans
 from evaluator.timing import MODEL, Timer, floor_us
@@ -36,6 +37,7 @@ from .compose import LABEL, compose
 from .conclude import operations
 from .context import RunContext, RunStopped
 from .judges import Judges
+from .model_use import ModelUse, model_use
 from .rundir import RunFolder
 from .summary import RunSummary, TaskResult
 from .task_work import TaskWork
@@ -101,6 +103,7 @@ def run(
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
             folder.log("interrupted")
             raise
+    asked = model_use(store.calls(run_id))
     summary = RunSummary(
         id=run_id,
         target=options.target,
@@ -115,7 +118,8 @@ def run(
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=_notes(options, results, composed),
+        notes=_notes(options, results, composed, asked),
+        asked=asked,
     )
     document = summary.document()
     folder.write("report.md", report.markdown(document, versions()))
@@ -158,13 +162,22 @@ def _context(
     jobs: int,
 ) -> RunContext:
     minutes = options.budget_minutes
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    place = Workplace(
+        run=run_id,
+        store=store,
+        folder=folder.path / "prompts",
+        say=progress.say,
+        stop=stopping.is_set,
+        left=lambda: math.inf if deadline is None else deadline - time.monotonic(),
+    )
     return RunContext(
         run=run_id,
         store=store,
         folder=folder,
         judges=judges,
         plans=Plans(store),
-        proposer=choice.proposer(folder.path / "prompts", progress.say, stopping.is_set),
+        proposers=choice.proposers(place),
         timer=timer,
         chip=chip,
         evaluator=evaluator_version(),
@@ -173,7 +186,7 @@ def _context(
         jobs=max(1, cores() // jobs),
         search_seconds=SEARCH_SECONDS * jobs,
         progress=progress,
-        deadline=None if minutes is None else time.monotonic() + 60 * minutes,
+        deadline=deadline,
         stopping=stopping,
     )
 
@@ -234,8 +247,14 @@ def _composed(
         return None
 
 
-def _notes(options: RunOptions, results: Sequence[TaskResult], composed: Trial | None) -> tuple[str, ...]:
+def _notes(
+    options: RunOptions, results: Sequence[TaskResult], composed: Trial | None, asked: ModelUse | None
+) -> tuple[str, ...]:
     notes = []
+    if asked is not None:
+        notes.append(asked.says)
+        if not asked.candidates and asked.failure:
+            notes.append(f"The language model gave no kernel ({asked.failure}).")
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
     searched, span = sum(r.effort.searched for r in results), sum(r.effort.configurations for r in results)

@@ -12,7 +12,8 @@ import math
 import time
 from typing import Any
 
-from agent.proposers import ProposalRequest
+from agent.console import us
+from agent.proposers import ProposalRequest, Proposer
 from evaluator.timing import floor_us
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial
@@ -48,6 +49,7 @@ class TaskWork:
         self.judged = False  # a judgement was begun
         self.fresh = False  # something was judged or searched that was not known
         self.seen: set[str] = set()
+        self.judge_all: set[str] = set()  # candidates that are judged though a faster one is known
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
         self.general: Trial | None = None  # the fastest kernel so far that serves every size
         self.special: Trial | None = None  # one that is faster and refuses some sizes
@@ -57,11 +59,12 @@ class TaskWork:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
         try:
-            for number in range(self.context.rounds):
-                candidates = self.candidates(number)
-                if not candidates:
-                    break
-                self.decide(self.rankings(candidates))
+            for proposer in self.context.proposers:
+                for number in range(self.context.rounds):
+                    candidates = self.candidates(proposer, number)
+                    if not candidates:
+                        break
+                    self.decide(self.rankings(candidates))
         except (RunStopped, EnvironmentLacks) as error:
             if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
                 raise  # otherwise: its judge was ended because the run is
@@ -84,22 +87,32 @@ class TaskWork:
 
     # ------------------------------------------------------------------------------------------------ candidates
 
-    def candidates(self, number: int) -> list[tuple[Candidate, str]]:
-        """(candidate, move) of this round: known ones first, then what the proposer says; none twice."""
+    def candidates(self, proposer: Proposer, number: int) -> list[tuple[Candidate, str]]:
+        """(candidate, move) of a proposer's round: in a task's first one the known ones too; none twice."""
         context = self.context
         context.check_time()
-        self.say(0.02, "proposing")
+        self.say(self.done or 0.02, f"proposing ({proposer.name})")
         found: list[tuple[Candidate, str]] = []
-        if number == 0:
+        if proposer is context.proposers[0] and number == 0:
             self.known = tuple(context.store.best(self.task.identity, context.chip.name, limit=KNOWN))
             found += [(trial.candidate, "known") for trial in self.known]
-        request = ProposalRequest(self.task, context.chip, self.known, tuple(self.tried))
-        move = "fresh" if number == 0 else "repair" if self.general is None else "improve"
-        found += [(candidate, move) for candidate in context.proposer.propose(request)]
+        request = ProposalRequest(
+            self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind
+        )
+        found += [(candidate, self.move(candidate)) for candidate in proposer.propose(request)]
+        if proposer.learns:
+            self.judge_all |= {candidate.digest for candidate, _ in found}
         new = [(c, m) for c, m in found if not (c.digest in self.seen or self.seen.add(c.digest))]  # type: ignore[func-returns-value]
         for candidate, _ in new:
             context.store.record_candidate(candidate, run=context.run)
         return new
+
+    def move(self, candidate: Candidate) -> str:
+        """What a proposer did: a fresh answer, one that mends a rejected one, or one that improves a right one."""
+        if not candidate.parent:
+            return "fresh"
+        right = any(trial.general and trial.candidate.digest == candidate.parent for trial in self.tried)
+        return "improve" if right else "repair"
 
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[list[Trial], str]]:
         """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
@@ -173,7 +186,8 @@ class TaskWork:
         for number, (trials, move) in enumerate(rankings):
             if not trials:
                 continue
-            if self.general is not None and not self.worth(trials[0], self.general):
+            wanted = trials[0].candidate.digest in self.judge_all
+            if self.general is not None and not wanted and not self.worth(trials[0], self.general):
                 self.hear(trials[0])
                 continue
             self.say(0.4 + 0.6 * number / len(rankings), "judging")
@@ -242,10 +256,16 @@ class TaskWork:
     def hear(self, trial: Trial) -> None:
         """Notes what became of a candidate, for proposers that are asked again."""
         self.tried.append(trial)
-        verdict = trial.verdict
+        verdict, time = trial.verdict, trial.timed(self.context.timer.kind)
+        digest = trial.candidate.digest
+        said = f"{self.label}: {digest[:8]} {trial.status}"
         if verdict is not None and not verdict.correct:
-            digest = trial.candidate.digest[:8]
-            self.context.folder.log(f"{self.label}: {digest} {verdict.status.value}: {verdict.message}")
+            said += f": {verdict.message}"
+            self.context.folder.log(said)
+        elif time is not None:
+            said += f", {us(time.us, time.kind)} µs"
+        if digest in self.judge_all:
+            self.context.progress.say(said)
 
     @property
     def rejected(self) -> tuple[Trial, ...]:

@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .access import Access as Access
     from .base import ProposalRequest as ProposalRequest
     from .base import Proposer as Proposer
+    from .base import Workplace as Workplace
     from .choice import Choice as Choice
     from .choice import choose as choose
+    from .language_model import brief as brief
+    from .language_model import request_body as request_body
 else:
     __getattr__, __all__ = exports(
         __name__,
-        base=["ProposalRequest", "Proposer"],
+        access=["Access"],
+        base=["ProposalRequest", "Proposer", "Workplace"],
         choice=["Choice", "choose"],
+        language_model=["brief", "request_body"],
     )

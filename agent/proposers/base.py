@@ -6,12 +6,15 @@ the loop knows only this module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Trial
+from knowledge_base.records import Candidate, Kind, Trial
 from knowledge_base.snf.task import Task
+from knowledge_base.store import Store
 
 
 @dataclass(frozen=True)
@@ -22,19 +25,45 @@ class ProposalRequest:
     known: the fastest correct trials of the task from earlier runs, each of another candidate, best first.
     tried: this run's trials for the task, oldest first: at least one of every candidate that was proposed before, with
     its source, and with what became of it: a verdict, a time, or both.
+    label: what people see the task called in this run.
+    kind: of the times that this run compares by.
     """
 
     task: Task
     chip: Chip | None = None
     known: tuple[Trial, ...] = ()
     tried: tuple[Trial, ...] = ()
+    label: str = ""
+    kind: Kind = "modelled"
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a run gives its proposers.
+
+    folder: for what they write for people.  say: tells the user.  stop: true ends them.  left: seconds of the run's
+    time that are left; infinite without a limit.
+    """
+
+    run: str
+    store: Store
+    folder: Path
+    say: Callable[[str], None]
+    stop: Callable[[], bool]
+    left: Callable[[], float]
 
 
 class Proposer(Protocol):
-    """``name`` is what ``--proposer`` and the knowledge base call it."""
+    """``name`` is what ``--proposer`` and the knowledge base call it.
+
+    ``learns``: it goes on from what became of its answers, so each of them is judged, slow ones too.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def learns(self) -> bool: ...
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """Candidates for the request's task, best guess first; empty when there is nothing (more) to try.

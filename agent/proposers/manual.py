@@ -51,6 +51,7 @@ class Manual:
     say: Callable[[str], None]
     stop: Callable[[], bool] = lambda: False
     name: str = "manual"
+    learns: bool = True
     _seen: dict[str, str] = field(default_factory=dict)  # task → the answer that was taken last
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:

@@ -17,6 +17,13 @@ from pathlib import Path
 
 from knowledge_base.errors import cannot_start
 
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+
+
+def without_secrets() -> dict[str, str]:
+    """This process's environment without what its names call a key, token, secret, password or credential."""
+    return {name: value for name, value in os.environ.items() if not any(s in name.upper() for s in _SECRETS)}
+
 
 class FreshPython:
     """``python -m module FD``, which ends when the line, a socket, closes: with us, if not before.
@@ -37,7 +44,7 @@ class FreshPython:
                     stdout=self._log,
                     stderr=self._log,
                     pass_fds=(theirs.fileno(),),
-                    env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # others have the other cores
+                    env=without_secrets() | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # others have the other cores
                     start_new_session=True,  # Ctrl-C is the caller's to handle
                 )
             except OSError as error:

@@ -51,6 +51,7 @@ class OpSpec:
     run: (torch tensors or numbers, attributes) -> torch tensor or number.
     flops: (output shape, argument shapes) -> operations by unit: matmul, elementwise, special (exp, tanh, rsqrt …).
     commutative: the two arguments may be exchanged.
+    says: the formula, for people and models who write kernels; empty where the spelling says it all.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OpSpec:
     )
     flops: Callable[[Shape, Sequence[Shape]], dict[str, Expr]] = lambda out, args: {}
     commutative: bool = False
+    says: str = ""
 
 
 class Required:
@@ -377,30 +379,40 @@ def _binary(name: str, torch_name: str, *spellings: str, commutative: bool = Fal
 
 def _unary(
     name: str, run: Callable[..., Any], *spellings: str, plain: int = 0, special: int = 1, dtype: str = "float",
-    attrs: tuple[tuple[str, Any], ...] = (),
+    attrs: tuple[tuple[str, Any], ...] = (), says: str = "",
 ) -> OpSpec:  # fmt: skip
     flops = _per_element(plain, special)
-    return OpSpec(name, "elementwise", spellings, (1, 1), broadcast, run, attrs, dtype, flops)
+    return OpSpec(name, "elementwise", spellings, (1, 1), broadcast, run, attrs, dtype, flops, says=says)
 
 
 _AXIS = (("axis", -1), ("keepdims", False))
 
 
-def _reduction(name: str, run: Callable[..., Any], spelling: str, per_element: int, dtype: str) -> OpSpec:
-    return OpSpec(name, "reduction", (spelling,), (1, 1), _reduced, run, _AXIS, dtype, _per_element(per_element, of=0))
+def _reduction(
+    name: str, run: Callable[..., Any], spelling: str, per_element: int, dtype: str, says: str = ""
+) -> OpSpec:
+    flops = _per_element(per_element, of=0)
+    return OpSpec(name, "reduction", (spelling,), (1, 1), _reduced, run, _AXIS, dtype, flops, says=says)
 
 
 def _view(
-    name: str, shape: Callable[..., Shape], run: Callable[..., Any], *attrs: str, spellings: tuple[str, ...]
+    name: str, shape: Callable[..., Shape], run: Callable[..., Any], *attrs: str, spellings: tuple[str, ...], says: str
 ) -> OpSpec:
-    return OpSpec(name, "view", spellings, (1, 1), shape, run, tuple((a, REQUIRED) for a in attrs), "first")
+    required = tuple((a, REQUIRED) for a in attrs)
+    return OpSpec(name, "view", spellings, (1, 1), shape, run, required, "first", says=says)
 
 
 _TABLE = (
     OpSpec("const", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
     OpSpec("dim", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
-    OpSpec("iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64"),
-    OpSpec("causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first"),
+    OpSpec(
+        "iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64",
+        says="0, 1, … n - 1",
+    ),
+    OpSpec(
+        "causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first",
+        says="[S, T] of its argument's last two axes: 0 where key <= query + (T - S), else -inf",
+    ),
     _binary("add", "add", "Add", commutative=True),
     _binary("sub", "sub", "Sub"),
     _binary("mul", "mul", "Mul", commutative=True),
@@ -423,42 +435,71 @@ _TABLE = (
     _unary("rsqrt", _torch("rsqrt"), "rsqrt", "Rsqrt"),
     _unary("tanh", _torch("tanh"), "tanh", "Tanh"),
     _unary("erf", _torch("erf"), "erf", "Erf"),
-    _unary("sigmoid", _torch("sigmoid"), "sigmoid", "Sigmoid", plain=2, special=1),
-    # tanh form: x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 (Hendrycks & Gimpel, arXiv:1606.08415)
-    _unary("gelu", _functional("gelu"), "GELU", plain=8, special=1, attrs=(("approximate", "tanh"),)),
-    _unary("silu", _functional("silu"), "SiLU", plain=3, special=1),
+    _unary("sigmoid", _torch("sigmoid"), "sigmoid", "Sigmoid", plain=2, special=1, says="1 / (1 + exp(-x))"),
+    # Hendrycks & Gimpel, arXiv:1606.08415
+    _unary(
+        "gelu", _functional("gelu"), "GELU", plain=8, special=1, attrs=(("approximate", "tanh"),),
+        says="0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))); with approximate=\"none\" 0.5 x (1 + erf(x / √2))",
+    ),
+    _unary("silu", _functional("silu"), "SiLU", plain=3, special=1, says="x / (1 + exp(-x))"),
     _unary("relu", _torch("relu"), "ReLU", plain=1, special=0, dtype="first"),
-    _unary("square", _run_square, "square", "Square", plain=1, special=0, dtype="first"),
+    _unary("square", _run_square, "square", "Square", plain=1, special=0, dtype="first", says="x x"),
     _unary("cast", _run_cast, "Cast", special=0, dtype="attr", attrs=(("dtype", REQUIRED),)),
     _reduction("sum", _run_reduction("sum"), "Sum", 1, "sum"),
     _reduction("mean", _run_reduction("mean"), "Mean", 1, "float"),
     _reduction("max", _run_reduction("amax"), "Max", 1, "first"),
-    _reduction("var", _run_reduction("var", correction=0), "Var", 4, "float"),
+    _reduction("var", _run_reduction("var", correction=0), "Var", 4, "float", says="mean of (x - mean)², divided by n"),
     OpSpec(
         "softmax", "row", ("Softmax",), (1, 1), _row, lambda v, a: v[0].softmax(-1), (), "float",
-        _per_element(4, 1),
+        _per_element(4, 1), says="exp(x - max) / sum of it, over the last axis",
     ),
     OpSpec(
         "layernorm", "row", ("LayerNorm",), (3, 3), _row, _run_norm("layer_norm"), (("eps", 1e-5),), "first",
-        _per_element(8),
+        _per_element(8), says="(x - mean) / √(var + eps) · weight + bias over the last axis; var is divided by n",
     ),
     OpSpec(
-        "rmsnorm", "row", ("RMSNorm",), (2, 2), _row, _run_norm("rms_norm"), (("eps", 1e-5),), "first", _per_element(4)
+        "rmsnorm", "row", ("RMSNorm",), (2, 2), _row, _run_norm("rms_norm"), (("eps", 1e-5),), "first", _per_element(4),
+        says="x / √(mean of x² + eps) · weight over the last axis",
     ),
-    OpSpec("linear", "contraction", ("Linear",), (2, 3), _linear, _functional("linear"), (), "first", _linear_flops),
+    OpSpec(
+        "linear", "contraction", ("Linear",), (2, 3), _linear, _functional("linear"), (), "first", _linear_flops,
+        says="x @ w.T + b: w is [out, in], the last axis of x and of w are summed over",
+    ),
     OpSpec("matmul", "contraction", (), (2, 2), _matmul, _torch("matmul"), (), "promote", _multiply_adds),
-    _view("permute", _permute, lambda v, a: v[0].permute(a["perm"]), "perm", spellings=("Permute",)),
-    _view("reshape", _reshape, lambda v, a: v[0].reshape(a["shape"]), "shape", spellings=("Reshape",)),
-    _view("select", _select, lambda v, a: v[0].select(a["axis"], a["index"]), "axis", "index", spellings=("Select",)),
-    _view("split", _split, lambda v, a: v[0].chunk(a["parts"], -1)[a["index"]], "parts", "index", spellings=("Split",)),
-    _view("heads", _heads, _run_heads, "n", spellings=("Heads",)),
-    _view("merge", _merge, _run_merge, spellings=("Merge",)),
+    _view(
+        "permute", _permute, lambda v, a: v[0].permute(a["perm"]), "perm", spellings=("Permute",),
+        says="axes reordered: axis i of the result is axis perm[i] of the argument",
+    ),
+    _view(
+        "reshape", _reshape, lambda v, a: v[0].reshape(a["shape"]), "shape", spellings=("Reshape",),
+        says="the same elements, row-major, in another shape",
+    ),
+    _view(
+        "select", _select, lambda v, a: v[0].select(a["axis"], a["index"]), "axis", "index", spellings=("Select",),
+        says="Select(x, axis, index): one position of an axis, which goes away",
+    ),
+    _view(
+        "split", _split, lambda v, a: v[0].chunk(a["parts"], -1)[a["index"]], "parts", "index", spellings=("Split",),
+        says="Split(x, n, i): part i of n equal parts of the last axis",
+    ),
+    _view(
+        "heads", _heads, _run_heads, "n", spellings=("Heads",),
+        says="[B, T, C] to [B, n, T, C/n]",
+    ),
+    _view(
+        "merge", _merge, _run_merge, spellings=("Merge",),
+        says="[B, H, T, D] to [B, T, H·D]",
+    ),
     OpSpec(
         "concat", "movement", ("Concat",), (1, 64), _concat,
         lambda v, a: __import__("torch").cat(list(v), dim=a["axis"]), (("axis", -1),),
     ),
-    OpSpec("gather", "movement", ("Gather",), (2, 2), _gather, lambda v, a: v[0][v[1].long()], (), "first"),
-    OpSpec("rope", "movement", ("RoPE",), (3, 3), _rope, _run_rope, (), "first", _per_element(3)),
+    OpSpec(
+        "gather", "movement", ("Gather",), (2, 2), _gather, lambda v, a: v[0][v[1].long()], (), "first",
+        says="rows table[index]",
+    ),
+    OpSpec("rope", "movement", ("RoPE",), (3, 3), _rope, _run_rope, (), "first", _per_element(3),
+        says="x · cos + [-x2, x1] · sin, where x1 and x2 are the halves of the last axis"),
 )  # fmt: skip
 
 OPS: dict[str, OpSpec] = {op.name: op for op in _TABLE}

@@ -14,6 +14,7 @@ from kernels_generated.runtime.expr import show as show_size
 
 from .graph import Graph, Tensor
 from .ops import OPS, REQUIRED
+from .task import Task
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "matmul": "@",
@@ -50,6 +51,16 @@ def declaration(tensor: Tensor) -> str:
     shape = ", ".join(show_size(s) for s in tensor.shape) or "()"
     mark = "weight." if tensor.role == "weight" and not tensor.name.startswith("θ") else ""
     return f"{tensor.name}: {mark}{tensor.dtype}[{shape}]"
+
+
+def signature(task: Task) -> str:
+    """The task's arrays in the order of ``launch``: ``linear(x[M,K], w[N,K], b[N]) -> y[M,N]``."""
+    inputs = ", ".join(map(_array, task.inputs))
+    return f"{task.name}({inputs}) -> {', '.join(map(_array, task.outputs))}"
+
+
+def _array(tensor: Tensor) -> str:
+    return f"{tensor.name}[{','.join(map(show_size, tensor.shape))}]"
 
 
 def expression(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str:

@@ -254,7 +254,16 @@ def test_auto_picks_openai_only_with_an_endpoint_and_a_model_and_says_why() -> N
     assert choose("synthesizer", None, {}).name == "synthesizer"
 
 
-@pytest.mark.parametrize("name", ["openai", "synthesiser", "gpt"])
+def test_openai_without_a_key_or_a_model_is_refused_with_what_is_missing() -> None:
+    for environment, missing in (({}, "OPENAI_API_KEY"), ({"OPENAI_API_KEY": "k"}, "names a model")):
+        with pytest.raises(UserError, match=missing) as caught:
+            choose("openai", None, environment)
+        assert "OPENAI_API_KEY" in caught.value.mend
+    with pytest.raises(UserError, match="OPENAI_BASE_URL"):
+        choose("openai", "m", {"OPENAI_BASE_URL": "localhost:8000"})
+
+
+@pytest.mark.parametrize("name", ["synthesiser", "gpt"])
 def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(UserError) as caught:
         choose(name, None, {})

@@ -133,6 +133,7 @@ class Scripted:
 
     sheets: list[list[str]]
     name: str = "scripted"
+    learns: bool = False
     asked: list[ProposalRequest] = field(default_factory=list)
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
@@ -145,7 +146,7 @@ class Scripted:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     def made(*sheets: list[str]) -> Scripted:
         proposer = Scripted(list(sheets))
-        monkeypatch.setattr(Choice, "proposer", lambda *_: proposer)
+        monkeypatch.setattr(Choice, "proposers", lambda *_: (proposer,))
         return proposer
 
     return made

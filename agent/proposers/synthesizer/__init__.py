@@ -35,6 +35,7 @@ class Synthesizer:
     """The proposer ``synthesizer``: it has all its ideas at once, and none after they were tried."""
 
     name: str = "synthesizer"
+    learns: bool = False
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         return [] if request.tried else synthesize(request.task, request.chip)

@@ -1,0 +1,30 @@
+"""All that a prompt is made of: the task, the chip, the goal, and what became of earlier answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from knowledge_base.chips import Chip
+from knowledge_base.records import Measurement, Trial
+from knowledge_base.snf.task import Task
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """What a model is told.
+
+    floor_us: the task's speed of light on the chip at its sample sizes, in µs.
+    rms_factor, largest_factor: how far from float64 a result may be, in multiples of PyTorch's own error.
+    best: the fastest correct trial that is known, from wherever, and its time; None before there is one.
+    answers: the model's own earlier answers, oldest first, each with what became of it.
+    problem: why the last answer could not be read as a file; empty if it could, and in a first prompt.
+    """
+
+    task: Task
+    chip: Chip
+    floor_us: float
+    rms_factor: float
+    largest_factor: float
+    best: tuple[Trial, Measurement] | None = None
+    answers: tuple[Trial, ...] = ()
+    problem: str = ""

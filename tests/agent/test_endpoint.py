@@ -1,0 +1,175 @@
+"""One request to an endpoint: whatever comes back is a reply with the right name, never an exception."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+from model_server import Answer, Fail, Hang, ModelServer, Say, error
+
+from agent.proposers.access import Access
+from agent.proposers.language_model import endpoint
+from agent.proposers.language_model.endpoint import Endpoint, Reply
+from knowledge_base.records import Answered
+
+KEY = "sk-very-secret-0123456789"
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
+
+
+def ask(answer: Answer, **more: Any) -> Reply:
+    with ModelServer(lambda _: answer) as server:
+        return Endpoint(Access(server.url, KEY, "m")).ask(BODY, **more)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_comes_whole_with_its_usage(whole: bool) -> None:
+    text = "Here it is: " + "x = 1\n" * 1000
+    reply = ask(Say(text, usage=(1200, 300, 1000), whole=whole))
+    assert (reply.status, reply.text, reply.finish) == (Answered.ANSWERED, text, "stop")
+    assert (reply.tokens_in, reply.tokens_out, reply.tokens_cached) == (1200, 300, 1000)
+
+
+def test_the_request_is_what_the_protocol_wants() -> None:
+    with ModelServer(lambda _: Say("yes")) as server:
+        Endpoint(Access(server.url, KEY, "m")).ask(BODY)
+    (asked,) = server.asked
+    assert asked.path == "/v1/chat/completions"
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    assert asked.body == BODY | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_an_endpoint_that_counts_no_tokens_is_believed_none() -> None:
+    reply = ask(Say("yes", usage=None))
+    assert (reply.status, reply.tokens_in, reply.tokens_out) == (Answered.ANSWERED, None, None)
+
+
+FAILURES = [
+    (Say("  \n"), Answered.EMPTY),
+    (Say("def f", finish="length"), Answered.TRUNCATED),
+    (Say("", refusal="I'd rather not"), Answered.REFUSED),
+    (Say("", finish="content_filter"), Answered.REFUSED),
+    (Say("half of an answer that", cut=10), Answered.CUT),
+    (Say("an answer", cut=0), Answered.CUT),
+    (Say("an answer in one piece", whole=True, cut=10), Answered.CUT),
+    (Fail(401, error("Incorrect API key provided", "invalid_api_key")), Answered.WRONG_KEY),
+    (Fail(403, error("Your country is not served")), Answered.NOT_ALLOWED),
+    (Fail(404, error("The model `m` does not exist", "model_not_found")), Answered.UNKNOWN_MODEL),
+    (Fail(429, error("Slow down", "rate_limit_exceeded")), Answered.RATE_LIMITED),
+    (Fail(429, error("You exceeded your current quota", "insufficient_quota")), Answered.NO_QUOTA),
+    (Fail(402, error("Insufficient balance")), Answered.NO_QUOTA),
+    (
+        Fail(400, error("This model's maximum context length is 8192 tokens", "context_length_exceeded")),
+        Answered.TOO_LONG,
+    ),
+    (Fail(400, error("the request exceeds the available context size")), Answered.TOO_LONG),
+    (Fail(413, "too large", kind="text/plain"), Answered.TOO_LONG),
+    (Fail(400, error("messages: must alternate")), Answered.BAD_REQUEST),
+    (Fail(422, {"detail": "no such field"}), Answered.BAD_REQUEST),
+    (Fail(500, error("oops")), Answered.SERVER_ERROR),
+    (Fail(503, "<html><h1>Service Unavailable</h1></html>", kind="text/html"), Answered.SERVER_ERROR),
+    (Fail(408, ""), Answered.TIMEOUT),
+    (Fail(200, "<html>a page</html>", kind="text/html"), Answered.NO_ENDPOINT),
+    (Fail(200, "{}"), Answered.NO_ENDPOINT),
+    (Fail(200, "not json"), Answered.NO_ENDPOINT),
+    (Fail(200, {"choices": []}), Answered.NO_ENDPOINT),
+    (Fail(200, 'data: {"choices": 5}\n\n', kind="text/event-stream"), Answered.NO_ENDPOINT),
+    (Fail(200, "data: {nonsense\n\n", kind="text/event-stream"), Answered.NO_ENDPOINT),
+    (Fail(200, 'data: {"error": {"message": "overloaded"}}\n\n', kind="text/event-stream"), Answered.SERVER_ERROR),
+]
+
+
+@pytest.mark.parametrize(("answer", "status"), FAILURES, ids=lambda value: str(value)[:60])
+def test_what_goes_wrong_has_its_name(answer: Answer, status: Answered) -> None:
+    reply = ask(answer)
+    assert reply.status is status
+    if isinstance(answer, Fail):
+        assert reply.said
+
+
+def test_every_status_but_sent_has_been_seen() -> None:
+    seen = {status for _, status in FAILURES} | {Answered.ANSWERED, Answered.UNREACHABLE, Answered.TIMEOUT}
+    assert seen == set(Answered) - {Answered.SENT}
+
+
+def test_an_endpoint_says_when_to_come_again() -> None:
+    assert ask(Fail(429, error("slow"), {"Retry-After": "7"})).again_s == 7
+    assert ask(Fail(429, error("slow"), {"retry-after-ms": "250"})).again_s == 0.25
+    assert ask(Fail(429, error("slow"), {"Retry-After": "Fri, 27 Nov 2020 10:00:00 GMT"})).again_s == 0
+    for nonsense in ("soon", "-1", "nan", "1e999"):
+        assert ask(Fail(429, error("slow"), {"Retry-After": nonsense})).again_s is None
+
+
+def test_nobody_there_is_unreachable() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        reply = Endpoint(Access(f"http://127.0.0.1:{free.getsockname()[1]}/v1", KEY, "m")).ask(BODY)
+    assert reply.status is Answered.UNREACHABLE
+    assert "refused" in reply.said
+    reply = Endpoint(Access("http://no-such-host.invalid/v1", KEY, "m")).ask(BODY)
+    assert reply.status is Answered.UNREACHABLE
+
+
+def test_silence_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SILENCE_S", 1.0)
+    start = time.monotonic()
+    assert ask(Hang(3.0)).status is Answered.TIMEOUT
+    assert ask(Say("x" * 4000, pause=2.0)).status is Answered.TIMEOUT
+    assert time.monotonic() - start < 8
+
+
+def test_an_answer_is_stopped_inside_and_within_its_time() -> None:
+    slow = Say("x" * 100_000, pause=0.05)
+    start = time.monotonic()
+    reply = ask(slow, seconds=0.5)
+    assert (reply.status, bool(reply.text)) == (Answered.TIMEOUT, True)
+    reply = ask(slow, stop=lambda: time.monotonic() - start > 1.0)
+    assert reply.status is Answered.CUT
+    assert time.monotonic() - start < 5
+
+
+def test_an_answer_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "LONGEST_ANSWER", 5000)
+    reply = ask(Say("x" * 100_000))
+    assert reply.status is Answered.TRUNCATED
+    assert len(reply.text) < 8000
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "stream_options"])
+def test_an_option_that_the_endpoint_does_not_know_is_spelled_otherwise_from_then_on(name: str) -> None:
+    def answer(asked: Any) -> Answer:
+        if name in asked.body:
+            return Fail(400, error(f"Unsupported parameter: '{name}' is not supported with this model.", param=name))
+        return Say("yes")
+
+    with ModelServer(answer) as server:
+        model = Endpoint(Access(server.url, KEY, "m"))
+        assert [model.ask(BODY).status for _ in range(2)] == [Answered.ANSWERED] * 2
+    assert len(server.asked) == 3
+    assert name not in server.asked[2].body
+    assert (server.asked[2].body.get("max_tokens") or server.asked[2].body["max_completion_tokens"]) == 100
+
+
+def test_an_endpoint_that_refuses_every_spelling_is_not_asked_for_ever() -> None:
+    def answer(asked: Any) -> Answer:
+        names = "max_tokens, max_completion_tokens, stream_options"
+        return Fail(400, error(f"Unsupported parameters: {names}"))
+
+    with ModelServer(answer) as server:
+        assert Endpoint(Access(server.url, KEY, "m")).ask(BODY).status is Answered.BAD_REQUEST
+    assert len(server.asked) < 6
+
+
+def test_the_key_is_in_no_reply_and_what_is_no_text_is_none() -> None:
+    reply = ask(Say(f"the key is {KEY} \ud800 \0"))
+    assert reply.text == "the key is *** ? "
+    reply = ask(Fail(401, error(f"Incorrect API key provided: {KEY}")))
+    assert KEY not in reply.said
+    assert KEY not in repr(Access("http://x", KEY, "m"))
+
+
+def test_what_an_address_hides_is_not_shown() -> None:
+    hidden = Access("https://user:pass-word-9@host.example:8443/v1?api-version=secret-7", KEY, "m")
+    assert hidden.address == "https://host.example:8443/v1"
+    assert hidden.scrubbed("pass-word-9 api-version=secret-7") == "*** ***"

@@ -1,0 +1,417 @@
+"""A language model in the loop: a real endpoint on this machine, whose answers are written here, and the real judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import Answer, Asked, Fail, Hang, ModelServer, Say, error
+
+from agent.cli import invoke
+from agent.loop.rundir import RunFolder
+from agent.loop.summary import RunSummary
+from agent.loop.target_work import RunOptions, run
+from agent.progress import Silent
+from agent.proposers.choice import choose
+from agent.proposers.language_model import model_proposer
+from evaluator.timing.timer import Timer
+from kernels_generated.runtime.plan import Launchable
+from knowledge_base.chips import CHIPS
+from knowledge_base.records import Answered, LlmCall, Measurement, Trial
+from knowledge_base.snf import parse
+from knowledge_base.snf.task import Task
+from knowledge_base.store import RunRecord, Store
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-a-key-that-nobody-may-see-0123456789"
+ADD = """\
+M, N = 256, 512
+a: bf16[M, N]
+b: bf16[M, N]
+y = a + b
+"""
+KERNEL = """\
+import cuda.tile as ct
+AXES = {{"TN": [{tile}]}}
+@ct.kernel
+def kernel(a, b, y, TN: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    p = ct.load(a, index=(i, j), shape=(4, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)
+    q = ct.load(b, index=(i, j), shape=(4, TN), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)
+    ct.store(y, index=(i, j), tile=(p {op} q).astype(y.dtype))
+def launch(stream, a, b, y, *, TN={tile}):
+    ct.launch(stream, (ct.cdiv(y.shape[0], 4), ct.cdiv(y.shape[1], TN)), kernel, (a, b, y, TN))
+"""
+RIGHT, WRONG, BROKEN = (
+    KERNEL.format(tile=256, op="+"),
+    KERNEL.format(tile=256, op="-"),
+    KERNEL.format(tile=80, op="+"),
+)
+
+
+def block(source: str) -> Say:
+    return Say(f"This adds the tiles.\n\n```python\n{source}```\n\nIt is fast.")
+
+
+class Favour:
+    """Says that the model's kernels take 1 µs and all others 2, as a card might."""
+
+    kind: Any = "measured"
+
+    def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement:
+        us = 1.0 if trial.candidate.proposer == "openai" else 2.0
+        return Measurement(kind="measured", chip=trial.chip, us=us, floor_us=0.5)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
+
+
+class Said(Silent):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def go(
+    folder: Path,
+    url: str,
+    *,
+    name: str = "first",
+    rounds: int = 2,
+    timer: Timer | None = None,
+    said: Said | None = None,
+) -> RunSummary:
+    options = RunOptions("target", seed=1, jobs=1, rounds=rounds)
+    choice = choose("openai", "a-model", {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
+    with Store.open(str(folder / "kb.db")) as store:
+        store.start_run(RunRecord(name, "target", "h200", "cpu", choice.name, "running"))
+        where = RunFolder(name, folder)
+        try:
+            target = parse(ADD, "target")
+            return run(name, options, target, CHIPS["h200"], choice, store, where, said or Said(), timer or Favour())
+        finally:
+            where.close()
+
+
+def calls(folder: Path, run_id: str = "first") -> list[LlmCall]:
+    with Store.open(str(folder / "kb.db")) as store:
+        return store.calls(run_id)
+
+
+def rejected(summary: RunSummary) -> list[str]:
+    """Status of each candidate of the model's that was rejected."""
+    (task,) = summary.tasks
+    return [trial.status for trial in task.rejected if trial.candidate.proposer == "openai"]
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+def test_an_answer_becomes_the_winner_and_the_exchange_is_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ModelServer(lambda _: block(RIGHT)) as server:
+        summary = go(tmp_path, server.url, rounds=1)
+    (task,) = summary.tasks
+    assert (summary.status, task.status) == ("done", "correct")
+    assert task.trial is not None
+    assert (task.trial.candidate.source, task.trial.candidate.proposer) == (RIGHT, "openai")
+    (call,) = calls(tmp_path)
+    (asked,) = server.asked
+    assert call.request["messages"] == asked.body["messages"]
+    assert call.text == block(RIGHT).text
+    assert (call.status, call.number, call.candidate) == (Answered.ANSWERED, 1, task.trial.candidate.digest)
+    assert (call.tokens_in, call.tokens_out, call.cost_usd) == (1000, 200, None)  # a local model has no price
+    assert task.trial.candidate.prompt == call.prompt
+    assert summary.asked is not None
+    assert (summary.asked.calls, summary.asked.candidates, summary.asked.tokens_out) == (1, 1, 200)
+
+    db = ["--db", str(tmp_path / "kb.db")]
+    assert invoke(["kb", "show", call.key[:10], *db]) == 0
+    shown = capfd.readouterr().out
+    assert asked.prompt.splitlines()[0][:60] in shown
+    assert "It is fast." in shown
+    assert invoke(["kb", "calls", *db]) == 0
+    listed = capfd.readouterr().out
+    assert call.key[:8] in listed
+    assert max(map(len, listed.splitlines())) <= 80
+    assert invoke(["kb", "show", call.candidate[:10], "--json", *db]) == 0
+    kernel = json.loads(capfd.readouterr().out)
+    assert (kernel["calls"], kernel["prompt"]) == ([call.key], call.prompt)
+
+
+def test_the_model_is_told_what_there_is_to_beat_and_what_became_of_its_answers(tmp_path: Path) -> None:
+    sheets = [BROKEN, WRONG, RIGHT]
+    with ModelServer(lambda asked: block(sheets[asked.number - 1])) as server:
+        summary = go(tmp_path, server.url, rounds=3)
+    assert rejected(summary) == ["build-error", "wrong"]
+    first, second, third = (asked.prompt for asked in server.asked)
+    assert "2.00 µs (measured)" in first  # the synthesizer's kernel was there before
+    assert "To be worth anything yours has to be faster" in first
+    assert "Your answers so far" not in first
+    assert BROKEN in second
+    assert "not a power of two" in second
+    assert "Hint: tile shape" in second
+    assert "Mend answer 1" in second
+    assert WRONG in third
+    assert BROKEN in third
+    assert "Mend answer 2" in third
+    moves = {a["kernel"]: a["move"] for a in attempts(tmp_path) if a["move"] != "search"}
+    assert [moves[c.candidate] for c in calls(tmp_path) if c.candidate in moves][-2:] == ["repair", "repair"]
+    # what is the same for all comes first, to the letter: an endpoint's cache holds it
+    assert len({asked.body["messages"][0]["content"] for asked in server.asked}) == 1
+
+
+def test_a_right_answer_is_answered_too_and_a_slow_one_is_judged(tmp_path: Path) -> None:
+    class Slow(Favour):
+        def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement:
+            time = super().time(trial, task, plan)
+            return time.model_copy(update={"us": 3.0}) if trial.candidate.proposer == "openai" else time
+
+    with ModelServer(lambda asked: block(KERNEL.format(tile=64 * asked.number, op="+"))) as server:
+        summary = go(tmp_path, server.url, rounds=2, timer=Slow())
+    assert summary.tasks[0].trial is not None
+    assert summary.tasks[0].trial.candidate.proposer == "synthesizer"  # the floor
+    second = server.asked[1].prompt
+    assert "Answer 1: right, 3.00 µs (measured)" in second
+    assert "registers a thread" in second
+    assert "Make one change" in second
+
+
+def attempts(folder: Path) -> list[dict[str, Any]]:
+    from knowledge_base import browse
+
+    with Store.open(str(folder / "kb.db")) as store:
+        return browse.attempts(store.database, run="first", limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (Say("I think a kernel would be nice."), "holds no Python file"),
+        (Say("```python\nprint('hello')\n```"), "defines no function launch"),
+        (Say(""), "was empty"),
+        (Say("```python\nimport cuda", finish="length"), "cut off"),
+        (Say("", refusal="I can't help with that"), "You declined"),
+    ],
+)
+def test_an_answer_without_a_file_is_asked_for_again(tmp_path: Path, first: Answer, told: str) -> None:
+    with ModelServer(lambda asked: first if asked.number == 1 else block(RIGHT)) as server:
+        summary = go(tmp_path, server.url, rounds=1)
+    assert summary.tasks[0].trial is not None
+    assert summary.tasks[0].trial.candidate.source == RIGHT
+    assert told in server.asked[1].prompt
+    before, after = calls(tmp_path)
+    assert told in before.problem
+    assert (before.candidate, bool(after.candidate)) == ("", True)
+
+
+def test_a_model_that_repeats_itself_is_told_so_and_then_left(tmp_path: Path) -> None:
+    with ModelServer(lambda _: block(WRONG)) as server:
+        summary = go(tmp_path, server.url, rounds=9)
+    assert (summary.status, rejected(summary)) == ("done", ["wrong"])
+    assert len(server.asked) == 1 + model_proposer.UNUSABLE
+    assert "is known already" in server.asked[2].prompt
+
+
+# ---------------------------------------------------------------------------------------------------- failures
+
+TEMPORARY = [
+    Fail(429, error("slow down"), {"retry-after-ms": "20"}),
+    Fail(500, error("oops")),
+    Fail(503, "busy", kind="text/plain"),
+    Say("half an answer", cut=6),
+]
+
+
+@pytest.mark.parametrize("failure", TEMPORARY, ids=lambda f: str(f)[:40])
+def test_a_failure_that_passes_is_waited_out_and_recorded(tmp_path: Path, failure: Answer) -> None:
+    with ModelServer(lambda asked: failure if asked.number < 3 else block(RIGHT)) as server:
+        summary = go(tmp_path, server.url, rounds=1)
+    assert summary.tasks[0].trial is not None
+    assert summary.tasks[0].trial.candidate.source == RIGHT
+    recorded = calls(tmp_path)
+    assert [call.number for call in recorded] == [1, 2, 3]
+    assert [call.status is Answered.ANSWERED for call in recorded] == [False, False, True]
+    assert len({call.prompt for call in recorded}) == 1
+
+
+LASTING = [
+    (Fail(401, error(f"Incorrect API key provided: {KEY}")), "wrong-key", 1),
+    (Fail(404, error("The model `a-model` does not exist")), "unknown-model", 1),
+    (Fail(403, error("not for you")), "not-allowed", 1),
+    (Fail(400, error("no")), "bad-request", 1),
+    (Fail(200, "<html>hello</html>", kind="text/html"), "no-endpoint", 1),
+    (Fail(500, error("oops")), "server-error", model_proposer.ATTEMPTS),
+    (Fail(429, error("come back tomorrow"), {"Retry-After": "86400"}), "rate-limited", 1),
+]
+
+
+@pytest.mark.parametrize(("failure", "status", "count"), LASTING, ids=[status for _, status, _ in LASTING])
+def test_a_model_that_fails_leaves_a_run_with_right_kernels(
+    tmp_path: Path, failure: Answer, status: str, count: int
+) -> None:
+    said = Said()
+    with ModelServer(lambda _: failure) as server:
+        summary = go(tmp_path, server.url, rounds=3, said=said)
+    assert (summary.status, summary.exit_code) == ("done", 0)
+    assert len(server.asked) == count
+    assert summary.asked is not None
+    assert summary.asked.failure.startswith(status)
+    assert any("gave no kernel" in note for note in summary.notes)
+    assert any(status in line and "stand" in line for line in said.lines)
+    assert KEY not in json.dumps(summary.document(), default=str)
+
+
+def test_an_endpoint_that_is_not_there_leaves_a_run_with_right_kernels(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        summary = go(tmp_path, f"http://127.0.0.1:{free.getsockname()[1]}/v1")
+    assert (summary.status, summary.exit_code) == ("done", 0)
+    assert {call.status for call in calls(tmp_path)} == {Answered.UNREACHABLE}
+
+
+def test_a_small_context_gets_less_room_for_an_answer(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Answer:
+        room = asked.body.get("max_tokens") or asked.body["max_completion_tokens"]
+        return block(RIGHT) if room <= 8000 else Fail(400, error("max_tokens is too large: maximum context length"))
+
+    with ModelServer(answer) as server:
+        summary = go(tmp_path, server.url, rounds=1)
+    assert summary.asked is not None
+    assert summary.asked.candidates == 1
+    assert len(server.asked) == 3
+
+
+# ---------------------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the command in a folder of its own."""
+    begun: list[subprocess.Popen[str]] = []
+    (tmp_path / "add.snf").write_text(ADD)
+
+    def start(url: str, *arguments: str) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": url}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent", *arguments],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+SPY = """\
+import os
+import cuda.tile as ct
+AXES = {"KEY": [os.environ["OPENAI_API_KEY"]]}
+def launch(stream, a, b, y, *, KEY=""):
+    raise ValueError(os.environ["OPENAI_API_KEY"])
+"""
+
+
+def test_a_key_is_seen_nowhere(tmp_path: Path, agent: Callable[..., subprocess.Popen[str]]) -> None:
+    """Not in what is printed, stored or written, nor in what the endpoint is told, nor in a child's environment."""
+    answers = [Say(f"My key is {KEY}. ```python\n# {KEY}\n{RIGHT}```"), block(SPY), Fail(401, error(f"bad key {KEY}"))]
+    environments: list[bytes] = []
+    process: list[subprocess.Popen[str]] = []
+
+    def answer(asked: Asked) -> Answer:
+        environments.extend(_children(process[0].pid))
+        return answers[asked.number - 1]
+
+    with ModelServer(answer) as server:
+        command = ("run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "3", "--json")
+        process.append(agent(server.url, *command))
+        out, err = process[0].communicate(timeout=120)
+    assert process[0].returncode == 0, err
+    assert "then by a language model: a-model at" in err
+    assert len(server.asked) == 3
+    assert environments, "there are judges"
+    assert not any(KEY.encode() in environment for environment in environments)
+    assert KEY not in out + err
+    assert not any(KEY in asked.prompt for asked in server.asked)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "knowledge.db" for path in files)
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+def _children(pid: int) -> list[bytes]:
+    """The environments of a process's children, and of theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            try:
+                found.append(Path(f"/proc/{child}/environ").read_bytes())
+                found += _children(int(child))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
+    tmp_path: Path, agent: Callable[..., subprocess.Popen[str]]
+) -> None:
+    heard = threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        heard.set()
+        return Hang(60.0) if asked.number == 1 else block(RIGHT)
+
+    with ModelServer(answer) as server:
+        first = agent(server.url, "run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "1")
+        assert heard.wait(60)
+        time.sleep(0.2)
+        first.send_signal(2)
+        start = time.monotonic()
+        _, err = first.communicate(timeout=60)
+        assert time.monotonic() - start < 10
+        assert (first.returncode, "--resume" in err) == (130, True)
+        (folder,) = (tmp_path / "runs").glob("*add*")
+        second = agent(server.url, "run", "--resume", folder.name, "--model", "a-model", "--rounds", "1", "--json")
+        out, err = second.communicate(timeout=60)
+        assert second.returncode == 0, err
+    document = json.loads(out)
+    assert document["asked"]["outcomes"] == {"sent": 1, "answered": 1}  # the one that was left is not forgotten
+    with sqlite3.connect(tmp_path / "runs" / "knowledge.db") as connection:
+        numbers = connection.execute("SELECT number, status FROM llm_calls ORDER BY number").fetchall()
+    assert numbers == [(1, "sent"), (2, "answered")]
+
+
+def test_what_is_shown_is_what_is_sent(
+    tmp_path: Path, agent: Callable[..., subprocess.Popen[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``agent prompt`` after the synthesizer's run shows the first prompt of a model's run on the same base."""
+    with ModelServer(lambda _: Fail(401, error("no"))) as server:
+        common = ("--target", "add.snf", "--gpu", "h200")
+        assert agent(server.url, "run", *common, "--proposer", "synthesizer").wait(60) == 0
+        shown, _ = agent(server.url, "prompt", *common, "--model", "a-model", "--json").communicate(timeout=60)
+        assert agent(server.url, "run", *common, "--model", "a-model").wait(60) == 0
+    document = json.loads(shown)
+    (asked,) = server.asked
+    assert document["request"]["messages"] == asked.body["messages"]
+    assert document["tokens"] == sum(section["tokens"] for section in document["sections"])
