@@ -371,7 +371,7 @@ class Answered(StrEnum):
 class LlmCall(Record):
     """One request to a language model, whole, and what came back.
 
-    number: within run and task, from 1; a request that is sent again after a failure is another call.
+    number: within run, task and shape, from 1; a request that is sent again after a failure is another call.
     request: the body that was sent, its ``messages`` among it.  text: the answer.  said: the endpoint's error.
     Tokens are the endpoint's own count, None where it gave none (``tokens_cached``: of those in, read from its cache).
     cost_usd: by the price list at that time; None where the model has no price there.
@@ -380,6 +380,7 @@ class LlmCall(Record):
 
     run: str
     task: str  # identity
+    shape: dict[str, int]  # the task's dimensions in this run
     number: int
     model: str
     endpoint: str  # its address, without anything secret
@@ -399,7 +400,12 @@ class LlmCall(Record):
     @property
     def key(self) -> str:
         """Names the call in the knowledge base: a run's tasks number their calls."""
-        return content_key("llm-call", self.run, self.task, self.number)
+        return content_key("llm-call", self.run, self.task, self.shape, self.number)
+
+    @property
+    def place(self) -> str:
+        """The task at its sizes: within it calls are numbered."""
+        return content_key("place", self.task, self.shape)
 
     @property
     def prompt(self) -> str:

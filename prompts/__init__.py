@@ -9,12 +9,16 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from .briefing import Briefing as Briefing
+    from .prompt import CHARACTERS_A_TOKEN as CHARACTERS_A_TOKEN
+    from .prompt import LIMIT_TOKENS as LIMIT_TOKENS
     from .prompt import Prompt as Prompt
     from .prompt import Section as Section
+    from .prompt import outcome as outcome
+    from .prompt import said as said
     from .prompt import write as write
 else:
     __getattr__, __all__ = exports(
         __name__,
         briefing=["Briefing"],
-        prompt=["Prompt", "Section", "write"],
+        prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "outcome", "said", "write"],
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from knowledge_base.advice import Advice
 from knowledge_base.chips import Chip
 from knowledge_base.records import Measurement, Trial
 from knowledge_base.snf.task import Task
+
+NOTHING_KNOWN = Advice()
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Briefing:
 
     floor_us: the task's speed of light on the chip at its sample sizes, in µs.
     rms_factor, largest_factor: how far from float64 a result may be, in multiples of PyTorch's own error.
+    advice: what the knowledge base has to say about the task on the chip.
     best: the fastest correct trial that is known, from wherever, and its time; None before there is one.
     answers: the model's own earlier answers, oldest first, each with what became of it.
     problem: why the last answer could not be read as a file; empty if it could, and in a first prompt.
@@ -25,6 +29,7 @@ class Briefing:
     floor_us: float
     rms_factor: float
     largest_factor: float
+    advice: Advice = NOTHING_KNOWN
     best: tuple[Trial, Measurement] | None = None
     answers: tuple[Trial, ...] = ()
     problem: str = ""

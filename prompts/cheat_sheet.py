@@ -66,6 +66,8 @@ def functions() -> str:
             else:
                 lines.append(f"    ct.{name}{signature}" + (f"  # {NOTES[name]}" if name in NOTES else ""))
         lines += [f"    ct.{', ct.'.join(same)}: {signature}" for signature, same in bare.items()]
+    for enum in (ct.PaddingMode, ct.RoundingMode):
+        lines.append(f"ct.{enum.__name__}: {', '.join(member.name for member in enum)}")
     return "\n".join(lines)
 
 

@@ -7,7 +7,8 @@ request to request, so that an endpoint's cache of prompts holds as much as it c
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kernels_generated.runtime.expr import show as show_size
+from knowledge_base.advice import Belief
+from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
 from knowledge_base.records import Trial, Verdict
 from knowledge_base.snf.ops import OPS
@@ -23,9 +26,11 @@ from knowledge_base.snf.task import Task
 
 from .briefing import Briefing
 from .cheat_sheet import functions, version
+from .examples import tilegym
 
 TEMPLATES = Path(__file__).with_name("templates")
 CHARACTERS_A_TOKEN = 3.5  # of English with code, for the tokenizers in use; endpoints report the true count
+LIMIT_TOKENS = 12_000  # of a prompt: what is longer is read less well, and costs more than it brings
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,12 @@ class Section:
     name: str
     role: str
     text: str
+    characters_a_token: float = CHARACTERS_A_TOKEN
 
     @property
     def tokens(self) -> int:
         """About how many tokens it has."""
-        return round(len(self.text) / CHARACTERS_A_TOKEN)
+        return round(len(self.text) / self.characters_a_token)
 
 
 @dataclass(frozen=True)
@@ -67,25 +73,63 @@ class Prompt:
         return sum(section.tokens for section in self.sections)
 
 
-def write(briefing: Briefing) -> Prompt:
-    """The prompt for a briefing."""
-    b = briefing
+def write(briefing: Briefing, limit: int = LIMIT_TOKENS, characters_a_token: float = CHARACTERS_A_TOKEN) -> Prompt:
+    """The prompt for a briefing, of at most about ``limit`` tokens.
+
+    Where it would be longer, the longest part that can be shortened is, one step, until it fits: findings from the last
+    one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task
+    and the last answer are never shortened.
+    """
+    drafts = [draft for draft in _drafts(briefing) if draft.text(0)]
+    cut = [0] * len(drafts)
+
+    def length(i: int) -> int:
+        return len(drafts[i].text(cut[i]))
+
+    while sum(map(length, range(len(drafts)))) > limit * characters_a_token:
+        longer = [i for i, draft in enumerate(drafts) if cut[i] < draft.steps]
+        if not longer:
+            break
+        cut[max(longer, key=length)] += 1
+    made = [Section(d.name, d.role, d.text(n), characters_a_token) for d, n in zip(drafts, cut, strict=True)]
+    return Prompt(tuple(section for section in made if section.text))
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A section that can be written at several lengths: ``text(n)`` after n of ``steps`` steps of shortening."""
+
+    name: str
+    role: str
+    text: Callable[[int], str]
+    steps: int = 0
+
+
+def _drafts(b: Briefing) -> list[_Draft]:
+    """All sections in their order: what stays the same longest stands first."""
+
+    def fixed(name: str, role: str, **values: Any) -> _Draft:
+        return _Draft(name, role, functools.partial(_fixed, name, values))
+
+    def droppable(name: str, values: Mapping[str, Any] | None) -> _Draft:
+        return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 1)
+
     last = b.answers[-1] if b.answers else None
-    made: list[tuple[str, str, Mapping[str, Any] | None]] = [
-        ("contract", "system", {"cutile": version(), "example": _text("example.txt")} | _limits(b)),
-        ("language", "system", {"functions": functions()}),
-        ("chip", "user", {"chip": b.chip, "tensor": list(b.chip.tensor_flops.items())}),
-        ("task", "user", _task(b.task) | {"floor_us": b.floor_us}),
-        ("best", "user", _best(b)),
-        ("trials", "user", {"trials": _answers(b)} if b.answers else None),
-        (
-            "request",
-            "user",
-            {"problem": b.problem, "number": len(b.answers), "wrong": last is not None and not last.general},
-        ),
+    ops = {node.op for node in b.task.graph.nodes}
+    best = _best(b)
+    return [
+        fixed("contract", "system", cutile=version(), example=_text("example.txt"), **_limits(b)),
+        fixed("language", "system", functions=functions()),
+        fixed("chip", "user", chip=b.chip, tensor=list(b.chip.tensor_flops.items())),
+        fixed("task", "user", floor_us=b.floor_us, **_task(b.task)),
+        fixed("axes", "user", ops=ops, rows=any(OPS[op].kind in ("row", "reduction") for op in ops)),
+        droppable("gallery", _gallery(b)),
+        _knowledge(b),
+        droppable("example", _example(b)),
+        _Draft("best", "user", lambda n: _fill("best", best | ({"source": ""} if n else {})) if best else "", 1),
+        _trials(b),
+        fixed("request", "user", problem=b.problem, number=len(b.answers), wrong=last is not None and not last.general),
     ]
-    sections = (Section(name, role, _fill(f"{name}.md", values)) for name, role, values in made if values is not None)
-    return Prompt(tuple(sections))
 
 
 # ---------------------------------------------------------------------------------------------------- what is filled in
@@ -104,27 +148,93 @@ def _task(task: Task) -> dict[str, Any]:
         "dtypes": ", ".join(f"{t.name} {t.dtype}" for t in tensors),
         "constants": task.constants,
         "constraints": [f"{show_size(a)} {comparison} {show_size(b)}" for comparison, a, b in task.constraints],
-        "formulas": [(OPS[op].spellings[0], OPS[op].says) for op in used if OPS[op].says and OPS[op].spellings],
+        "formulas": [(_named(task, op), OPS[op].says) for op in used if OPS[op].says and OPS[op].spellings],
     }
+
+
+def _named(task: Task, op: str) -> str:
+    """``LayerNorm with eps = 1e-05``: an op as the SNF spells it, with the attributes that it leaves to defaults."""
+    given = {k: v for n in task.graph.nodes if n.op == op for k, v in n.attrs if k in ("eps", "approximate")}
+    return OPS[op].spellings[0] + "".join(f" with {name} = {value}" for name, value in given.items())
 
 
 def _best(b: Briefing) -> dict[str, Any] | None:
     if b.best is None:
         return None
     trial, time = b.best
-    return {
-        "best": time,
-        "floor_us": b.floor_us,
-        "configuration": ", ".join(f"{name}={value}" for name, value in trial.configuration.items()),
-        "source": _ended(trial.candidate.source),
-    }
+    digests = [answer.candidate.digest for answer in b.answers]
+    number = digests.index(trial.candidate.digest) + 1 if trial.candidate.digest in digests else 0
+    return {"best": time, "floor_us": b.floor_us, "number": number} | _shown(trial)
 
 
-def _answers(b: Briefing) -> list[dict[str, str]]:
-    return [
-        {"outcome": outcome(trial), "source": _ended(trial.candidate.source), "said": said(trial)}
-        for trial in b.answers
-    ]
+def _shown(trial: Trial) -> dict[str, str]:
+    return {"configuration": axes(trial), "source": _ended(trial.candidate.source)}
+
+
+def _gallery(b: Briefing) -> dict[str, str] | None:
+    found = tilegym(b.task)
+    return None if found is None else {"name": found[0], "source": found[1]}
+
+
+def _example(b: Briefing) -> dict[str, Any] | None:
+    if b.advice.example is None:
+        return None
+    name, trial = b.advice.example
+    return None if trial.time is None else {"name": name, "best": trial.time} | _shown(trial)
+
+
+def _knowledge(b: Briefing) -> _Draft:
+    """Facts, then beliefs.  Shortened from the end: what is most special to the task stands first."""
+    here = {b.chip.name: "Measured on this GPU:", b.chip.arch: f"Of this architecture ({b.chip.arch}):"}
+    lines = []
+    for fact in b.advice.facts:
+        elsewhere = CHIPS[fact.where].product if fact.where in CHIPS else fact.where
+        lines.append((here.get(fact.where, f"Measured on an {elsewhere}, another GPU:"), f"{fact.name}: {fact.value}"))
+    lines += [("Rules, with their evidence:", _belief(belief)) for belief in b.advice.beliefs]
+
+    def text(dropped: int) -> str:
+        parts: dict[str, list[str]] = {}
+        for heading, line in lines[: len(lines) - dropped]:
+            parts.setdefault(heading, []).append(line)
+        return _fill("knowledge", {"parts": list(parts.items())}) if parts else ""
+
+    return _Draft("knowledge", "user", text, len(lines))
+
+
+def _belief(belief: Belief) -> str:
+    if belief.effect is None or belief.interval is None:
+        claim = f", {belief.claimed}" if belief.claimed else ""
+        return f"{belief.statement} (not tested yet{claim}; {belief.source})"
+    low, high = (100 * (math.exp(x) - 1) for x in belief.interval)
+    effect = 100 * (math.exp(belief.effect) - 1)
+    found = f"{belief.status}: {effect:+.1f}% time, {low:+.1f} to {high:+.1f}, {belief.evidence} comparisons"
+    return f"{belief.statement} ({found})"
+
+
+def _trials(b: Briefing) -> _Draft:
+    """The answers.  Shortened from the oldest: first the sources go, then the answers; the last one stays whole."""
+    older = max(0, len(b.answers) - 1)
+
+    def text(steps: int) -> str:
+        bare, gone = min(steps, older), max(0, steps - older)
+        shown = [
+            {
+                "number": i + 1,
+                "outcome": outcome(trial),
+                "source": _ended(trial.candidate.source) if i >= bare else "",
+                "said": said(trial),
+            }
+            for i, trial in enumerate(b.answers)
+            if i >= gone
+        ]
+        return _fill("trials", {"trials": shown}) if shown else ""
+
+    return _Draft("trials", "user", text, 2 * older)
+
+
+def axes(trial: Trial) -> str:
+    """``TM=64, TN=128``: a trial's configuration."""
+    return ", ".join(f"{name}={value}" for name, value in trial.configuration.items())
 
 
 def outcome(trial: Trial) -> str:
@@ -141,8 +251,7 @@ def outcome(trial: Trial) -> str:
 def said(trial: Trial) -> str:
     """What its author needs to know about an answer: the verdict with its line and hint, the compiler's figures."""
     verdict = trial.verdict
-    configuration = ", ".join(f"{name}={value}" for name, value in trial.configuration.items())
-    lines = [f"In the configuration {configuration}."] if configuration else []
+    lines = [f"In the configuration {axes(trial)}."] if trial.configuration else []
     if verdict is not None and not verdict.correct:
         lines += _verdict(verdict)
     if trial.correct and trial.infeasible:
@@ -182,7 +291,11 @@ def _environment() -> Environment:
 
 
 def _fill(name: str, values: Mapping[str, Any]) -> str:
-    return _environment().get_template(name).render(values)
+    return _environment().get_template(f"{name}.md").render(values)
+
+
+def _fixed(name: str, values: Mapping[str, Any], _: int) -> str:
+    return _fill(name, values)
 
 
 def _text(name: str) -> str:

@@ -1,43 +1,73 @@
-"""What a model is told: complete, true of the installed compiler, the same for the same, short."""
+"""What a model is told: complete, true of the installed compiler, the same for the same, within its budget."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.proposers.base import ProposalRequest
-from agent.proposers.language_model.model_proposer import brief
+from agent.proposers.briefs import brief
 from evaluator.judging import judge
 from evaluator.trial import begin
 from knowledge_base.chips import CHIPS, chip
-from knowledge_base.records import Candidate, Stage, Status, Trial, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.snf import canonical, decompose, everyday, load_target, parse, targets
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.ops import OPS
 from knowledge_base.snf.printer import show
+from knowledge_base.store import Store
 from prompts import Prompt, write
 from prompts.cheat_sheet import LEFT_OUT, NOTES, SHOWN, functions
-from prompts.prompt import TEMPLATES
+from prompts.examples import KERNELS, excerpt
+from prompts.prompt import LIMIT_TOKENS, TEMPLATES
 
 H200 = chip("h200")
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "tests" / "golden_prompts"
+WRONG = Verdict(status=Status.WRONG, stage=Stage.COMPARE, message="m")
+RIGHT = Verdict(status=Status.CORRECT, stage=Stage.DONE)
 
 
-def prompt(name: str = "linear_gelu", *tried: Trial, problem: str = "") -> Prompt:
-    return write(brief(ProposalRequest(everyday(name), H200, tried=tried), problem))
+class Prompts:
+    """Prompts for tasks on an H200, from a base that holds what ships."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def of(
+        self, name: str = "linear_gelu", *tried: Trial, problem: str = "", gpu: str = "h200", **limits: Any
+    ) -> Prompt:
+        request = ProposalRequest(everyday(name), chip(gpu), tried=tried)
+        return write(brief(request, self.store, problem=problem), **limits)
+
+    def text(self, name: str = "linear_gelu", *tried: Trial, **more: Any) -> str:
+        return "\n".join(message["content"] for message in self.of(name, *tried, **more).messages)
 
 
-def text(name: str = "linear_gelu", *tried: Trial, problem: str = "") -> str:
-    return "\n".join(message["content"] for message in prompt(name, *tried, problem=problem).messages)
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prompts]:
+    with Store.open(str(tmp_path_factory.mktemp("kb") / "kb.db")) as store:
+        yield Prompts(store)
 
 
-def tried(source: str, verdict: Verdict, **fields: object) -> Trial:
-    task = everyday("linear_gelu")
-    candidate = Candidate(source=source, task=task.identity, proposer="openai")
-    return begin(candidate, task, H200, {"TM": 64}).fuller(verdict=verdict, **fields)
+def tried(
+    source: str, verdict: Verdict, task: str = "linear_gelu", by: str = "openai", gpu: str = "h200", **fields: Any
+) -> Trial:
+    candidate = Candidate(source=source, task=everyday(task).identity, proposer=by)
+    return begin(candidate, everyday(task), chip(gpu), {"TM": 64}).fuller(verdict=verdict, **fields)
+
+
+def took(us: float) -> tuple[Measurement]:
+    return (Measurement(kind="modelled", chip="h200", us=us, floor_us=39.1),)
+
+
+# ---------------------------------------------------------------------------------------------------- what is true
 
 
 def test_the_example_is_a_right_answer_to_its_task() -> None:
@@ -52,13 +82,11 @@ def test_the_example_is_a_right_answer_to_its_task() -> None:
 def test_every_function_of_cutile_is_shown_or_left_out_on_purpose() -> None:
     import cuda.tile as ct
 
-    public = {
-        name for name in dir(ct) if not name.startswith("_") and callable(getattr(ct, name)) and name.islower()
-    } - {"kernel", "compilation", "tune"}
-    types = {name for name in public if isinstance(getattr(ct, name), type | ct.DType)}
+    public = {name for name in dir(ct) if name.islower() and not name.startswith("_") and callable(getattr(ct, name))}
+    public = {name for name in public if not isinstance(getattr(ct, name), type | ct.DType)}
     shown = [name for names in SHOWN.values() for name in names]
     assert len(shown) == len(set(shown))
-    assert set(shown) | LEFT_OUT == public - types
+    assert set(shown) | LEFT_OUT == public
     assert set(shown) & LEFT_OUT == set()
     assert set(NOTES) <= set(shown)
     for name in shown:
@@ -68,12 +96,31 @@ def test_every_function_of_cutile_is_shown_or_left_out_on_purpose() -> None:
 def test_the_sheet_says_how_functions_are_called() -> None:
     assert "ct.load(array, /, index, shape, *, order='C', padding_mode=ct.PaddingMode.UNDETERMINED" in functions()
     assert "ct.mma(x, y, /, acc, *" in functions()
+    assert re.search(r"ct.PaddingMode: .*ZERO.*NEG_INF", functions())
     assert "<" not in functions()  # no repr of an object
 
 
+@pytest.mark.parametrize(("file", "function"), [(file, function) for _, file, function in KERNELS])
+def test_tilegym_has_the_kernels_that_are_shown(file: str, function: str) -> None:
+    pytest.importorskip("tilegym")
+    source = excerpt(file, function)
+    assert f"def {function}(" in source
+    assert 300 < len(source) < 4000
+    assert '"""' not in source
+    compile(source, file, "exec")
+
+
+def test_an_excerpt_that_is_not_there_is_none() -> None:
+    assert excerpt("matmul.py", "no_such_kernel") == ""
+    assert excerpt("no_such_file.py", "kernel") == ""
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_prompt_says_the_task_whole(name: str) -> None:
-    task, said = everyday(name), text(name)
+def test_a_prompt_says_the_task_whole(name: str, prompts: Prompts) -> None:
+    task, said = everyday(name), prompts.text(name)
     assert show(task.graph) in said
     for node in task.graph.nodes:
         assert OPS[node.op].says in said or not OPS[node.op].spellings
@@ -83,77 +130,231 @@ def test_a_prompt_says_the_task_whole(name: str) -> None:
         assert f"{tensor.name} {tensor.dtype}" in said
 
 
-def test_every_shipped_target_on_every_chip_has_prompts_that_fit() -> None:
+def test_constants_that_the_snf_leaves_to_defaults_are_said(prompts: Prompts) -> None:
+    assert "LayerNorm with eps = 1e-05" in prompts.text("layernorm")
+    assert "GELU with approximate = tanh" in prompts.text("linear_gelu")
+
+
+def test_every_shipped_target_on_every_chip_has_prompts_that_fit(prompts: Prompts) -> None:
     tasks = {t.identity: t for name, _ in targets() for t in decompose(load_target(name).graph).tasks}
     for task in tasks.values():
         for hardware in CHIPS.values():
-            made = write(brief(ProposalRequest(task, hardware)))
-            assert 2000 < made.tokens < 5000, task.name
-            assert not re.search(r"\{\{|\{%|None|nan", made.messages[1]["content"]), task.name
+            made = write(brief(ProposalRequest(task, hardware), prompts.store))
+            assert 2500 < made.tokens < 6000, task.name
+            prose = re.sub("```python.*?```", "code", made.messages[1]["content"], flags=re.DOTALL)
+            assert not re.search(r"\{\{|\{%|None|nan|\n\n\n\n", prose), task.name
 
 
-def test_what_is_the_same_stands_first() -> None:
+def test_what_was_measured_on_the_chip_is_said_for_the_task_alone(prompts: Prompts) -> None:
+    gelu, norm = prompts.text("linear_gelu"), prompts.text("layernorm")
+    assert "Measured on this GPU:\n- time reached by hand at M=8192 N=3072 K=768: 62.6 µs" in gelu
+    assert "128x256x64 tiles" in gelu
+    assert "3 tiles of 256" not in gelu
+    assert "3 tiles of 256" in norm
+    assert "128x256x64 tiles" not in norm
+    assert "Of this architecture (sm_90)" in gelu
+    other = prompts.text("linear_gelu", gpu="b200")
+    assert "Measured on an NVIDIA H200, another GPU:" in other
+    assert "reached" not in other  # a time of another GPU is no goal
+    assert "FLOP/s" not in other.split("# What is known")[1]
+    assert "tcgen05" in other
+
+
+def test_a_time_of_another_shape_is_no_goal(prompts: Prompts) -> None:
+    small = ProposalRequest(everyday("linear_gelu", M=128), H200)
+    assert "time reached" not in str(write(brief(small, prompts.store)).messages)
+
+
+def test_a_belief_is_said_with_its_evidence(prompts: Prompts) -> None:
+    said = prompts.text("linear_gelu")
+    assert "1.3 times as fast as two kernels. (not tested yet, ratio 1.3; the project owner's own findings" in said
+    assert "tf32" not in said.split("Rules, with")[1].split("#")[0]  # another dtype
+
+
+def test_the_nearest_task_that_was_solved_is_an_example(prompts: Prompts, tmp_path: Path) -> None:
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        mine = Prompts(store)
+        assert "The best kernel known for" not in mine.text("linear_gelu")
+        for task, us in (("linear", 50.0), ("layernorm", 5.0)):
+            store.record_tasks([everyday(task)])
+            store.record([tried(f"# {task}\n", RIGHT, task, measurements=took(us))])
+        said = mine.text("linear_gelu")
+        assert "The best kernel known for linear\n" in said
+        assert "50.0 µs (modelled), 1.28 times its speed of light" in said
+        assert "# layernorm\n" not in said
+
+
+# ---------------------------------------------------------------------------------------------------- order, budget
+
+
+def test_what_is_the_same_stands_first(prompts: Prompts) -> None:
     """An endpoint's cache holds the longest beginning that two prompts share."""
-    first, second = prompt("linear_gelu"), prompt("attention")
+    first, second = prompts.of("linear_gelu"), prompts.of("attention")
     assert first.messages[0] == second.messages[0]
     roles = [section.role for section in first.sections]
     assert roles == sorted(roles)  # system, then user
     assert first.sections[2].text == second.sections[2].text  # the chip
-    again = prompt("linear_gelu", tried("x\n", Verdict(status=Status.WRONG, stage=Stage.COMPARE, message="m")))
+    again = prompts.of("linear_gelu", tried("x\n", WRONG))
     assert again.messages[1]["content"].startswith(first.messages[1]["content"].split("# What to do now")[0])
 
 
-def test_the_same_briefing_gives_the_same_prompt_in_another_process() -> None:
-    code = "import sys; sys.path.insert(0, 'tests'); import test_prompts; print(test_prompts.prompt().digest)"
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == prompt().digest
+def test_the_same_briefing_gives_the_same_prompt_in_another_process(prompts: Prompts, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import test_prompts as t;"
+        f"print(t.Prompts(t.Store.open('{tmp_path}/kb.db')).of().digest)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == prompts.of().digest
 
 
-def test_a_verdict_reaches_its_author_with_line_and_hint() -> None:
+ANSWERS = tuple(tried(f"# answer {i}\n" + "x = 1\n" * 2000, WRONG) for i in range(1, 5))
+
+
+def test_a_long_prompt_is_shortened_from_its_longest_part_and_its_oldest_answers(prompts: Prompts) -> None:
+    whole = prompts.of("linear_gelu", *ANSWERS, limit=100_000)
+    made = prompts.of("linear_gelu", *ANSWERS)
+    assert whole.tokens > 17_000
+    assert made.tokens <= LIMIT_TOKENS + len(made.sections)  # each is rounded
+    said = "".join(section.text for section in made.sections)
+    assert [f"# answer {i}\n" in said for i in range(1, 5)] == [False, False, True, True]
+    assert "## Answer 1: wrong" in said  # what became of it stays
+    assert {s.name for s in made.sections} == {s.name for s in whole.sections}
+
+    least = prompts.of("linear_gelu", *ANSWERS, limit=1)
+    assert [s.name for s in least.sections] == ["contract", "language", "chip", "task", "axes", "trials", "request"]
+    assert "# answer 4\n" in least.sections[5].text
+    assert "Answer 3" not in least.sections[5].text
+
+
+def test_a_budget_is_in_the_tokens_that_the_endpoint_counts(prompts: Prompts) -> None:
+    coarse = prompts.of("linear_gelu", *ANSWERS, characters_a_token=2.0)
+    fine = prompts.of("linear_gelu", *ANSWERS, characters_a_token=5.0)
+    assert sum(len(s.text) for s in coarse.sections) < sum(len(s.text) for s in fine.sections)
+    assert coarse.tokens <= LIMIT_TOKENS + len(coarse.sections)
+
+
+def test_facts_are_dropped_from_the_last_one(prompts: Prompts) -> None:
+    sizes = [s.tokens for s in prompts.of("linear_gelu").sections]
+    made = prompts.of("linear_gelu", limit=sum(sizes) - 1100)  # the example goes, then some facts
+    by = {section.name: section.text for section in made.sections}
+    assert "gallery" not in by
+    assert "time reached by hand" in by["knowledge"]
+    assert "Rules, with" not in by["knowledge"]
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+def test_a_verdict_reaches_its_author_with_line_and_hint(prompts: Prompts) -> None:
     verdict = Verdict(
         status=Status.BUILD_ERROR, stage=Stage.TRACE, error_class="tile-not-power-of-two",
         message="Dimension #0 of shape (48, 64) is not a power of two", hint="use (64, 64) and mask", line=12,
         source="ct.load(x, (i, j), (48, 64))",
     )  # fmt: skip
-    said = text("linear_gelu", tried("the source\n", verdict))
+    said = prompts.text("linear_gelu", tried("the source\n", verdict))
     for part in (verdict.message, verdict.hint, "Line 12: `ct.load(x, (i, j), (48, 64))`", "the source\n", "TM=64"):
         assert part in said
     assert "Mend answer 1" in said
 
 
-def test_a_right_answer_that_refuses_sizes_is_told_which() -> None:
-    verdict = Verdict(status=Status.CORRECT, stage=Stage.DONE)
-    said = text("linear_gelu", tried("the source\n", verdict, infeasible=({"M": 7, "N": 13, "K": 1},)))
+def test_a_right_answer_that_refuses_sizes_is_told_which(prompts: Prompts) -> None:
+    said = prompts.text("linear_gelu", tried("the source\n", RIGHT, infeasible=({"M": 7, "N": 13, "K": 1},)))
     assert "launch raised ValueError at M=7, N=13, K=1" in said
     assert "Mend answer 1" in said
 
 
-def test_a_problem_with_the_form_is_what_is_asked_for_next() -> None:
-    said = text("linear_gelu", problem="Your last answer holds no Python file.")
+def test_the_fastest_kernel_is_shown_once(prompts: Prompts) -> None:
+    mine = tried("# mine\n", RIGHT, measurements=took(60.0))
+    floor = tried("# floor\n", RIGHT, by="synthesizer", measurements=took(70.0))
+    said = prompts.text("linear_gelu", floor, mine)
+    assert said.count("# mine\n") == 1
+    assert "It is your answer 1: 60.0 µs (modelled), 1.54 times the speed of light." in said
+    assert "# floor\n" not in said
+    said = prompts.text("linear_gelu", floor)
+    assert "70.0 µs (modelled), 1.79 times the speed of light, with TM=64" in said
+    assert said.count("# floor\n") == 1
+
+
+def test_a_problem_with_the_form_is_what_is_asked_for_next(prompts: Prompts) -> None:
+    said = prompts.text("linear_gelu", problem="Your last answer holds no Python file.")
     assert "Your last answer holds no Python file. Answer with one complete Python file" in said
 
 
-def test_what_a_candidate_says_is_no_template() -> None:
+def test_what_a_candidate_says_is_no_template(prompts: Prompts) -> None:
     """Sources and messages are data: braces in them stay as they are."""
     source = "{{ 7 * 7 }} {% raw %}\n"
-    said = text("linear_gelu", tried(source, Verdict(status=Status.WRONG, stage=Stage.COMPARE, message="{{ 1 }}")))
+    said = prompts.text("linear_gelu", tried(source, WRONG.model_copy(update={"message": "{{ 1 }}"})))
     assert source in said
     assert "{{ 1 }}" in said
 
 
-def test_a_prompt_is_quickly_made() -> None:
-    """Under 0.3 s with all that is loaded for it, in a process that has loaded nothing."""
+# ---------------------------------------------------------------------------------------------------- golden
+
+SLOW = CompileEvidence(
+    arch="sm_90", kernel="0" * 64, symbol="kernel", registers=168, stack_bytes=0, spill_bytes=16, shared_bytes=66560,
+    mma="wgmma", tma=True,
+)  # fmt: skip
+GOLDEN: dict[str, tuple[str, str, tuple[Trial, ...]]] = {
+    "first": ("linear_gelu", "h200", (
+        tried("# the floor's source\n", RIGHT, by="synthesizer", measurements=took(74.2)),
+    )),
+    "mend": ("layernorm", "h200", (
+        tried("# the answer's source\n", Verdict(
+            status=Status.UNSAFE, stage=Stage.EMULATE, error_class="tile-outside", line=14, hint="end the loop earlier",
+            message="the load of x reads tile (0, 1), which lies outside", source="x = ct.load(x, (i, j), (4, 256))",
+        ), "layernorm"),
+    )),
+    "improve": ("attention", "rtx5070", (
+        tried("# a wrong answer's source\n", WRONG, "attention", "openai", "rtx5070"),
+        tried("# a right answer's source\n", RIGHT, "attention", "openai", "rtx5070", evidence=(SLOW,), measurements=(
+            Measurement(kind="modelled", chip="rtx5070", us=310.0, floor_us=208.9),
+        )),
+    )),
+}  # fmt: skip
+
+
+def golden(prompts: Prompts, name: str) -> str:
+    """A prompt as it is read, without what is other people's text: TileGym's source, cuTile's signatures."""
+    task, gpu, answers = GOLDEN[name]
+    made = prompts.of(task, *answers, gpu=gpu)
+    parts = []
+    for section in made.sections:
+        text = section.text.replace(functions(), "…")
+        if section.name == "gallery":
+            text = re.sub("(```python\n).*?(```)", r"\1…\n\2", text, flags=re.DOTALL)
+        parts.append(text)
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_prompts_read_as_they_were_last_read_by_a_person(name: str, prompts: Prompts) -> None:
+    """After a change: read the difference, then ``python tests/test_prompts.py`` writes the pages anew."""
+    assert golden(prompts, name) == (PAGES / f"{name}.md").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------- how fast
+
+
+def test_a_prompt_is_quickly_made(tmp_path: Path) -> None:
+    """Under 0.3 s with all that is loaded for it, where nothing was loaded but the knowledge base."""
     code = (
         "import time; from knowledge_base.snf import everyday; from knowledge_base.chips import chip;"
-        "from agent.proposers import ProposalRequest, brief;"
-        "start = time.perf_counter(); from prompts import write;"
-        "write(brief(ProposalRequest(everyday('attention'), chip('h200')))); print(time.perf_counter() - start)"
+        "from knowledge_base.store import Store; from agent.proposers import ProposalRequest, brief;"
+        f"store = Store.open('{tmp_path}/kb.db'); start = time.perf_counter(); from prompts import write;"
+        "write(brief(ProposalRequest(everyday('attention'), chip('h200')), store)); print(time.perf_counter() - start)"
     )
-    root = Path(__file__).parents[1]
 
     def seconds() -> float:
-        done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
         return float(done.stdout)
 
     assert min(seconds() for _ in range(3)) < 0.3
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    PAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"{folder}/kb.db") as base:
+        for page in GOLDEN:
+            (PAGES / f"{page}.md").write_text(golden(Prompts(base), page))

@@ -46,7 +46,7 @@ def prompt(
 def _prompt(task: Task, chip: Chip, db: str | None) -> Prompt:
     with reading(db) as store:
         known = tuple(store.best(task.identity, chip.name, limit=KNOWN))
-    return write(brief(ProposalRequest(task, chip, known, label=task.name)))
+        return write(brief(ProposalRequest(task, chip, known, label=task.name), store))
 
 
 def _task(target: str, name: str, shape: Mapping[str, int]) -> Task:

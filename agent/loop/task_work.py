@@ -266,6 +266,9 @@ class TaskWork:
             said += f", {us(time.us, time.kind)} µs"
         if digest in self.judge_all:
             self.context.progress.say(said)
+        for proposer in self.context.proposers:
+            if proposer.name == trial.candidate.proposer:
+                proposer.hear(self.task, trial)
 
     @property
     def rejected(self) -> tuple[Trial, ...]:

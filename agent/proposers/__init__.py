@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from .base import ProposalRequest as ProposalRequest
     from .base import Proposer as Proposer
     from .base import Workplace as Workplace
+    from .briefs import brief as brief
+    from .briefs import request_body as request_body
     from .choice import Choice as Choice
     from .choice import choose as choose
-    from .language_model import brief as brief
-    from .language_model import request_body as request_body
 else:
     __getattr__, __all__ = exports(
         __name__,
         access=["Access"],
         base=["ProposalRequest", "Proposer", "Workplace"],
+        briefs=["brief", "request_body"],
         choice=["Choice", "choose"],
-        language_model=["brief", "request_body"],
     )

@@ -71,3 +71,7 @@ class Proposer(Protocol):
         It is asked until it has none, or the run's rounds or time are over; also after a candidate was found correct.
         """
         ...
+
+    def hear(self, task: Task, trial: Trial) -> None:
+        """Told at once what became of a configuration of one of its candidates; the next request says so, too."""
+        ...

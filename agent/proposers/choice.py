@@ -36,7 +36,7 @@ class Choice:
         kernel.
         """
         if self.name == "manual":
-            return (Manual(place.folder, place.say, place.stop),)
+            return (Manual(place),)
         if self.access is not None:
             from .language_model import LanguageModel
 

@@ -1,99 +1,90 @@
 """The proposer ``manual``: a person or a coding agent writes the kernel.
 
-For each task it writes what is wanted to ``prompts/<task>/prompt.md`` in the run's folder, and waits until
-``answer.py`` appears beside it.  What became of an answer is in ``verdict.md``, and it waits for another one until one
-is correct at every size.
+For each task it writes what is wanted to ``prompts/<task>/prompt.md`` in the run's folder (what a language model would
+be told), and waits until ``answer.py`` appears beside it.  What became of an answer is in ``verdict.md``, right ones
+too, and it waits for another one until one is correct at every size.
 Ctrl-C is fine at any time: ``--resume`` goes on where it was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from knowledge_base.records import Candidate, Trial
-from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task
+from prompts import outcome, said, write
 
-from .base import ProposalRequest
+from .base import ProposalRequest, Workplace
+from .briefs import answers_of, brief
 
 POLL_S = 0.2
 
-CONTRACT = """\
-# {name}
+WHERE = """\
 
-Write `{answer}`: a cuTile kernel file for this task.
+# Where your answer goes
 
-```
-{snf}```
+Write the file, without anything around it, to
 
-```python
-import cuda.tile as ct                    # also allowed: math, torch (sizes, empty and zeros workspaces, views)
-AXES = {{"TM": [128, 64]}}                  # a literal; first value = default
-@ct.kernel
-def kernel({arguments}, TM: ct.Constant[int]): ...
-def launch(stream, {arguments}, *, TM=128, num_sms=None):
-    ct.launch(stream, grid, kernel, ({arguments}, TM))
-```
+    {answer}
 
-Results go into {outputs}. Raise ValueError in `launch` where the configuration does not fit the sizes.
-Try it: `agent check {answer} --task ...`
+It is taken as soon as it is there and no longer changes; verdict.md beside it then says what became of it. To try it
+before:
+
+    agent check {answer} --task {snf} --gpu {chip}
 """
+TAKEN = "# taken\n\nYour answer is being searched and judged.\n"
 
 
 @dataclass
 class Manual:
-    """``folder``: the run's prompts.  ``say``: tells the user what is waited for.  ``stop``: true ends the waiting."""
+    """Waits for a person's answers."""
 
-    folder: Path
-    say: Callable[[str], None]
-    stop: Callable[[], bool] = lambda: False
+    place: Workplace
     name: str = "manual"
     learns: bool = True
-    _seen: dict[str, str] = field(default_factory=dict)  # task → the answer that was taken last
+    _seen: dict[str, str] = field(default_factory=dict)  # a task's place → the answer that was taken last
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """Waits for an answer that it has not taken yet; empty if told to stop, and once a general kernel is found."""
         if any(trial.general for trial in request.tried):
             return []
         task = request.task
-        place = self.folder / _place(task)
-        place.mkdir(parents=True, exist_ok=True)
-        answer = place / "answer.py"
-        (place / "prompt.md").write_text(prompt(task, answer), encoding="utf-8")
-        if request.tried:
-            (place / "verdict.md").write_text(_feedback(request.tried[-1]), encoding="utf-8")
-        self.say(f"waiting for {answer} (see prompt.md beside it)")
-        while not self.stop():
+        folder = self.folder(task)
+        folder.mkdir(parents=True, exist_ok=True)
+        answer = folder / "answer.py"
+        (folder / "prompt.md").write_text(self.prompt(request, answer), encoding="utf-8")
+        self.place.say(f"waiting for {answer} (see prompt.md beside it)")
+        parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
+        while not self.place.stop():
             source = _settled(answer)
-            if source and source != self._seen.get(task.identity):
-                self._seen[task.identity] = source
-                return [Candidate(source=source, task=task.identity, proposer=self.name, note=str(answer))]
+            if source and source != self._seen.get(folder.name):
+                self._seen[folder.name] = source
+                (folder / "verdict.md").write_text(TAKEN, encoding="utf-8")
+                return [
+                    Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
+                ]
             time.sleep(POLL_S)
         return []
 
+    def hear(self, task: Task, trial: Trial) -> None:
+        """Writes what became of an answer beside it."""
+        folder = self.folder(task)
+        if folder.is_dir():
+            text = f"# {outcome(trial)}\n\n{said(trial)}".rstrip() + "\n"
+            (folder / "verdict.md").write_text(text, encoding="utf-8")
 
-def prompt(task: Task, answer: Path) -> str:
-    """What is wanted: the task's SNF and the form of the answer."""
-    arguments = ", ".join(t.name for t in (*task.inputs, *task.outputs))
-    outputs = ", ".join(t.name for t in task.outputs)
-    return CONTRACT.format(name=task.name, answer=answer, snf=show(task.graph), arguments=arguments, outputs=outputs)
+    def prompt(self, request: ProposalRequest, answer: Path) -> str:
+        """What is wanted, and where it goes."""
+        told = write(brief(request, self.place.store, self.name))
+        snf = self.place.folder / f"{request.label.replace(' ', '-')}.snf"
+        where = WHERE.format(answer=answer, snf=snf, chip=request.chip.name if request.chip else "auto")
+        return "\n".join(message["content"] for message in told.messages) + where
 
-
-def _place(task: Task) -> str:
-    return "-".join([task.name, *(f"{n}{v}" for n, v in task.graph.dims)])
-
-
-def _feedback(trial: Trial) -> str:
-    verdict = trial.verdict
-    if verdict is None:
-        return f"# {trial.status}\n\nIt was not judged: a faster kernel is known.\n"
-    lines = [f"# {verdict.status.value} ({verdict.error_class})", "", verdict.message]
-    if verdict.line is not None:
-        lines.append(f"\nline {verdict.line}: `{verdict.source}`")
-    return "\n".join([*lines, "", verdict.hint]).rstrip() + "\n"
+    def folder(self, task: Task) -> Path:
+        """Where a task's prompt, answer and verdict lie."""
+        return self.place.folder / "-".join([task.name, *(f"{n}{v}" for n, v in task.graph.dims)])
 
 
 def _settled(answer: Path) -> str:

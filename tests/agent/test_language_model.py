@@ -287,16 +287,42 @@ def test_an_endpoint_that_is_not_there_leaves_a_run_with_right_kernels(tmp_path:
     assert {call.status for call in calls(tmp_path)} == {Answered.UNREACHABLE}
 
 
-def test_a_small_context_gets_less_room_for_an_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("context", "said", "most"),
+    [
+        (8192, "This model's maximum context length is 8192 tokens. However, you requested 35000 tokens", 2),
+        (6000, "the request exceeds the available context size (6000 tokens), try increasing it", 2),
+        (8192, "prompt is too long", 5),
+    ],
+)
+def test_a_small_context_gets_shorter_prompts_and_less_room_for_an_answer(
+    context: int, said: str, most: int, tmp_path: Path
+) -> None:
     def answer(asked: Asked) -> Answer:
-        room = asked.body.get("max_tokens") or asked.body["max_completion_tokens"]
-        return block(RIGHT) if room <= 8000 else Fail(400, error("max_tokens is too large: maximum context length"))
+        needed = asked.body["max_tokens"] + len(asked.prompt) / 3.5
+        return block(RIGHT) if needed <= context else Fail(400, error(said))
 
     with ModelServer(answer) as server:
         summary = go(tmp_path, server.url, rounds=1)
     assert summary.asked is not None
     assert summary.asked.candidates == 1
-    assert len(server.asked) == 3
+    assert len(server.asked) <= most
+    assert "# The task" in server.asked[-1].prompt
+    assert "How TileGym writes it" not in server.asked[-1].prompt
+
+
+def test_prompts_are_measured_in_the_tokens_that_the_endpoint_counts(tmp_path: Path) -> None:
+    """One that counts a token for every two characters gets shorter prompts from its second call on."""
+
+    def answer(asked: Asked) -> Answer:
+        source = WRONG + f"# {asked.number}" + " pad" * 6000 + "\n"
+        return Say(f"```python\n{source}```", usage=(len(asked.prompt) // 2, 100, 0))
+
+    with ModelServer(answer) as server:
+        go(tmp_path, server.url, rounds=3)
+    lengths = [len(asked.prompt) for asked in server.asked]
+    assert lengths[1] > 24_000  # the answer it has to mend is never cut, all that can be is
+    assert "How TileGym writes it" not in server.asked[1].prompt
 
 
 # ---------------------------------------------------------------------------------------------------- the command

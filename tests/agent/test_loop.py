@@ -25,6 +25,7 @@ from knowledge_base import browse
 from knowledge_base.chips import CHIPS
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf import parse
+from knowledge_base.snf.task import Task
 from knowledge_base.store import RunRecord, Store
 
 SNF = """\
@@ -135,11 +136,15 @@ class Scripted:
     name: str = "scripted"
     learns: bool = False
     asked: list[ProposalRequest] = field(default_factory=list)
+    heard: list[Trial] = field(default_factory=list)
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         self.asked.append(request)
         sheet = self.sheets[len(self.asked) - 1] if len(self.asked) <= len(self.sheets) else []
         return [Candidate(source=source, task=request.task.identity, proposer=self.name) for source in sheet]
+
+    def hear(self, task: Task, trial: Trial) -> None:
+        self.heard.append(trial)
 
 
 @pytest.fixture
@@ -171,6 +176,7 @@ def test_a_proposer_hears_of_every_answer_and_is_asked_again_after_a_correct_one
     assert [trial.status for trial in task.rejected] == ["invalid", "invalid", "wrong"]
     assert len(proposer.asked) == 4  # until it had nothing more, of nine rounds
 
+    assert {trial.candidate.source for trial in proposer.heard} == {broken, unreadable, wrong, slow, fast, slower}
     first, second, third, last = (request.tried for request in proposer.asked)
     assert first == ()
     assert {t.candidate.source: t.status for t in second} == {

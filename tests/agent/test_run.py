@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -347,11 +348,14 @@ def test_a_person_is_the_proposer_and_hears_what_is_wrong(
         folder = prompts[0].parent
         heard.append(prompts[0].read_text())
         (folder / "answer.py").write_text(WRONG.format(op="-"))
-        while not (folder / "verdict.md").exists():
+        heard.append(verdict(folder, deadline))
+        (folder / "answer.py").write_text(WRONG.format(op="+"))
+
+    def verdict(folder: Path, deadline: float) -> str:
+        while not (file := folder / "verdict.md").exists() or (text := file.read_text()).startswith("# taken"):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        heard.append((folder / "verdict.md").read_text())
-        (folder / "answer.py").write_text(WRONG.format(op="+"))
+        return text
 
     thread = threading.Thread(target=person, daemon=True)
     thread.start()
@@ -360,8 +364,13 @@ def test_a_person_is_the_proposer_and_hears_what_is_wrong(
     document = json.loads(capfd.readouterr().out)
     (task,) = document["tasks"]
     assert (task["proposer"], [r["status"] for r in task["rejected"]]) == ("manual", ["wrong"])
-    assert "def launch(stream, a, b, y" in heard[0]
+    assert "add(a[M,N], b[M,N]) -> y[M,N]" in heard[0]
+    check = re.search(r"agent (check .*answer.py --task .*\.snf --gpu \w+)", heard[0])
+    assert check is not None
     assert heard[1].startswith("# wrong")
+    (last,) = tmp_path.glob("runs/*/prompts/*/verdict.md")
+    assert re.match(r"# right, [\d.]+ µs \(modelled\)\n", last.read_text())
+    assert invoke(check[1].split()) == 0  # the line that the prompt gives
 
 
 def test_check_judges_one_file_and_records_it(

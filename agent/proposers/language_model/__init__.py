@@ -10,7 +10,5 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from .model_proposer import LanguageModel as LanguageModel
-    from .model_proposer import brief as brief
-    from .model_proposer import request_body as request_body
 else:
-    __getattr__, __all__ = exports(__name__, model_proposer=["LanguageModel", "brief", "request_body"])
+    __getattr__, __all__ = exports(__name__, model_proposer=["LanguageModel"])

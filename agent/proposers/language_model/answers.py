@@ -22,7 +22,7 @@ def source_of(text: str) -> tuple[str, str]:
     """
     text = _THOUGHTS.sub("", text.replace("\r\n", "\n"))
     blocks = [match["code"] for match in _BLOCK.finditer(text)]
-    if not blocks and _is_python(text):
+    if not blocks and is_python(text):
         blocks = [text]
     for block in reversed(blocks):
         if re.search(r"^def launch\b", block, re.MULTILINE):
@@ -30,7 +30,8 @@ def source_of(text: str) -> tuple[str, str]:
     return "", NO_LAUNCH if blocks else NOTHING
 
 
-def _is_python(text: str) -> bool:
+def is_python(text: str) -> bool:
+    """Whether a text is a whole Python file that defines a function."""
     try:
         return any(isinstance(node, ast.FunctionDef) for node in ast.parse(text).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -7,25 +7,23 @@ process can ask the next question.  Every request is recorded before it is sent 
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from agent.proposers.access import Access
 from agent.proposers.base import ProposalRequest, Workplace
-from evaluator.judging import LARGEST_FACTOR, RMS_FACTOR
-from evaluator.timing import floor_us
-from knowledge_base.chips import DEFAULT, chip
-from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Trial
-from prompts import Briefing, Prompt, write
+from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
+from knowledge_base.records import Answered, Candidate, LlmCall, Trial
+from knowledge_base.snf.task import Task
+from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, Prompt, write
 
-from .answers import source_of
+from .answers import is_python, source_of
 from .endpoint import Endpoint, Reply
 from .prices import cost_usd
 
-NAME = "openai"
-MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three thousand
 LEAST_TOKENS = 2_000  # below it no file fits into an answer
 UNUSABLE = 3  # answers in a row without a file before a task is left to what is there
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails
@@ -42,25 +40,33 @@ PROBLEMS = {
 REPEATED = "Your last answer is, to the letter, a file whose outcome is known already. Write another one."
 
 
-def brief(request: ProposalRequest, problem: str = "") -> Briefing:
-    """What the model is told for a request of the loop.  ``problem``: why its last answer could not be read."""
-    task, hardware = request.task, request.chip or chip(DEFAULT)
-    here = [t for t in (*request.known, *request.tried) if t.chip == hardware.name and t.shape == task.sizes]
-    return Briefing(
-        task=task,
-        chip=hardware,
-        floor_us=floor_us(task, task.sizes, hardware),
-        rms_factor=RMS_FACTOR,
-        largest_factor=LARGEST_FACTOR,
-        best=_best((trial, trial.timed(request.kind)) for trial in here if trial.general),
-        answers=tuple(_own(request)),
-        problem=problem,
-    )
+# How an endpoint names the size of a context that was exceeded: "maximum context length is 8192 tokens", "n_ctx: 4096".
+_CONTEXT = re.compile(r"(?:context (?:length|size|window)|n_ctx)\D{0,30}(\d[\d,]{2,})", re.IGNORECASE)
 
 
-def request_body(model: str, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
-    """The request that is sent, but for what depends on the endpoint (streaming, the spelling of the limit)."""
-    return {"model": model, "messages": prompt.messages, "max_tokens": max_tokens}
+@dataclass(frozen=True)
+class Room:
+    """How long answers and prompts may be, in tokens; how many characters of a prompt the endpoint counts as one."""
+
+    answer: int = MAX_TOKENS
+    prompt: int = LIMIT_TOKENS
+    characters_a_token: float = CHARACTERS_A_TOKEN
+
+    def smaller(self, said: str) -> Room:
+        """Less of both, as a model needs whose context was exceeded; by the size that it ``said``, if it said one."""
+        found = _CONTEXT.search(said)
+        context = int(found[1].replace(",", "")) if found else 0
+        if 2 * LEAST_TOKENS <= context < self.answer + self.prompt:
+            answer = min(self.answer, context // 3)
+            return replace(self, answer=answer, prompt=min(self.prompt, int(0.95 * (context - answer))))
+        return replace(self, answer=self.answer // 2, prompt=int(self.prompt * 0.7))
+
+    def counted(self, call: LlmCall) -> Room:
+        """Corrected by the endpoint's count of a call's prompt."""
+        if not call.tokens_in:
+            return self
+        characters = sum(len(message["content"]) for message in call.request["messages"])
+        return replace(self, characters_a_token=min(8.0, max(1.0, characters / call.tokens_in)))
 
 
 class LanguageModel:
@@ -69,7 +75,7 @@ class LanguageModel:
     It ends itself, for all tasks, once the endpoint says that it will refuse whatever comes; what is there then stands.
     """
 
-    name = NAME
+    name = "openai"
     learns = True
 
     def __init__(self, access: Access, place: Workplace) -> None:
@@ -78,19 +84,17 @@ class LanguageModel:
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
-        self._max_tokens = MAX_TOKENS
-        self._numbers: dict[str, int] = {}  # the last call of each task
-        for call in place.store.calls(place.run):  # of a run that goes on
-            self._numbers[call.task] = max(call.number, self._numbers.get(call.task, 0))
+        self._room = Room()
+        # The last call of each task at its sizes; of a run that goes on, the earlier ones count.
+        self._numbers = Counter(call.place for call in place.store.calls(place.run))
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """One candidate, or none where the model gave none and is not worth asking again."""
         known = {trial.candidate.source for trial in (*request.known, *request.tried)}
-        parent = next((trial.candidate.digest for trial in reversed(_own(request))), "")
+        parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
         problem = ""
         for _ in range(UNUSABLE):
-            prompt = write(brief(request, problem))
-            call = self._answer(request, prompt)
+            call = self._answer(request, brief(request, self.place.store, self.name, problem))
             if call is None:
                 return []
             source, problem = _read(call)
@@ -106,20 +110,28 @@ class LanguageModel:
             self.place.say(f"{request.label}: call {call.number} gave no candidate: {problem}")
         return []
 
+    def hear(self, task: Task, trial: Trial) -> None:
+        """The next request says it."""
+
     # ------------------------------------------------------------------------------------------------ asking
 
-    def _answer(self, request: ProposalRequest, prompt: Prompt) -> LlmCall | None:
+    def _answer(self, request: ProposalRequest, briefing: Briefing) -> LlmCall | None:
         """The call that was answered, if only by an empty text; None where the endpoint gave nothing."""
         call: LlmCall | None = None
         for attempt in range(ATTEMPTS):
             with self._slots:
                 if self._ended or self.place.stop() or self.place.left() < 0:
                     return None
-                call, reply = self._call(request, prompt)
+                room = self._room
+                prompt = write(briefing, room.prompt, room.characters_a_token)
+                call, reply = self._call(request, prompt, room)
             if call.status in READABLE:
                 return call
-            if call.status is Answered.TOO_LONG and self._shorter(call):
-                continue
+            if call.status is Answered.TOO_LONG:
+                with self._lock:
+                    self._room = min(self._room, room.smaller(call.said), key=lambda r: r.answer)
+                if self._room.answer >= LEAST_TOKENS:
+                    continue
             if call.status not in AGAIN:
                 break
             wait = reply.again_s
@@ -132,15 +144,16 @@ class LanguageModel:
             self._failed(request, call)
         return None
 
-    def _call(self, request: ProposalRequest, prompt: Prompt) -> tuple[LlmCall, Reply]:
+    def _call(self, request: ProposalRequest, prompt: Prompt, room: Room) -> tuple[LlmCall, Reply]:
         """Sends the request once; recorded before and after."""
-        with self._lock:
-            number = self._numbers[request.task.identity] = self._numbers.get(request.task.identity, 0) + 1
-            body = request_body(self.access.model, prompt, self._max_tokens)
+        body = request_body(self.access.model, prompt, room.answer)
         call = LlmCall(
-            run=self.place.run, task=request.task.identity, number=number, model=self.access.model,
+            run=self.place.run, task=request.task.identity, shape=request.task.sizes, number=1, model=self.access.model,
             endpoint=self.access.address, request=body,
         )  # fmt: skip
+        with self._lock:
+            self._numbers[call.place] += 1
+            call = call.fuller(number=self._numbers[call.place])
         self.place.store.record_call(call)
         start = time.monotonic()
         reply = self._endpoint.ask(body, self.place.stop, self.place.left())
@@ -151,7 +164,9 @@ class LanguageModel:
         )  # fmt: skip
         call = LlmCall.model_validate(call.model_dump())  # what the endpoint said is made one clean line
         self.place.store.record_call(call)
-        self.place.say(f"{request.label}: call {number}, {_spent(call)}")
+        with self._lock:
+            self._room = self._room.counted(call)
+        self.place.say(f"{request.label}: call {call.number}, {_spent(call)}")
         return call, reply
 
     def _cost(self, reply: Reply) -> float | None:
@@ -160,13 +175,6 @@ class LanguageModel:
         return cost_usd(
             self.access.model, self.access.address, reply.tokens_in, reply.tokens_out, reply.tokens_cached or 0
         )
-
-    def _shorter(self, call: LlmCall) -> bool:
-        """Halves the room for an answer, which a model of a small context lacks; false where there is none to give."""
-        with self._lock:
-            tried = int(call.request["max_tokens"])
-            self._max_tokens = min(self._max_tokens, tried // 2)
-            return self._max_tokens >= LEAST_TOKENS
 
     def _waited(self, seconds: float) -> bool:
         """Whether the run still goes on after so long."""
@@ -192,22 +200,11 @@ class LanguageModel:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _own(request: ProposalRequest) -> list[Trial]:
-    """The model's answers in this run, oldest first, each as it was heard of last."""
-    last: dict[str, Trial] = {}
-    for trial in request.tried:
-        if trial.candidate.proposer == NAME:
-            last[trial.candidate.digest] = trial
-    return list(last.values())
-
-
-def _best(timed: Iterable[tuple[Trial, Measurement | None]]) -> tuple[Trial, Measurement] | None:
-    found = [(trial, time) for trial, time in timed if time is not None]
-    return min(found, key=lambda pair: pair[1].us, default=None)
-
-
 def _read(call: LlmCall) -> tuple[str, str]:
+    """(source, "") of the file in an answer, or ("", what is wrong with the answer)."""
     source, problem = source_of(call.text)
+    if call.status is Answered.TRUNCATED and not is_python(source):
+        source = ""
     return source, "" if source else PROBLEMS.get(call.status, problem)
 
 

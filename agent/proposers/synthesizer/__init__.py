@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agent.proposers.base import ProposalRequest
 from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate
+from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.task import Task
 
 from .variants import variants
@@ -39,3 +39,6 @@ class Synthesizer:
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         return [] if request.tried else synthesize(request.task, request.chip)
+
+    def hear(self, task: Task, trial: Trial) -> None:
+        """It learns nothing."""

@@ -1,0 +1,53 @@
+"""From a request of the loop to what is told to whoever writes the kernel, a language model or a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent.proposers.base import ProposalRequest
+from evaluator.judging import LARGEST_FACTOR, RMS_FACTOR
+from evaluator.timing import floor_us
+from knowledge_base.advice import advice
+from knowledge_base.chips import DEFAULT, chip
+from knowledge_base.records import Measurement, Trial
+from knowledge_base.store import Store
+from prompts import Briefing, Prompt
+
+MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three thousand
+
+
+def brief(request: ProposalRequest, store: Store, by: str = "openai", problem: str = "") -> Briefing:
+    """What ``by``, a proposer, is told for a request.  ``problem``: why its last answer could not be read."""
+    task, hardware = request.task, request.chip or chip(DEFAULT)
+    here = [t for t in (*request.known, *request.tried) if t.chip == hardware.name and t.shape == task.sizes]
+    return Briefing(
+        task=task,
+        chip=hardware,
+        floor_us=floor_us(task, task.sizes, hardware),
+        rms_factor=RMS_FACTOR,
+        largest_factor=LARGEST_FACTOR,
+        advice=advice(store, task, hardware),
+        best=_best((trial, trial.timed(request.kind)) for trial in here if trial.general),
+        answers=tuple(answers_of(request, by)),
+        problem=problem,
+    )
+
+
+def request_body(model: str, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
+    """The request that is sent, but for what depends on the endpoint (streaming, the spelling of the limit)."""
+    return {"model": model, "messages": prompt.messages, "max_tokens": max_tokens}
+
+
+def answers_of(request: ProposalRequest, by: str) -> list[Trial]:
+    """A proposer's candidates that were tried, oldest first, each as it was heard of last."""
+    last: dict[str, Trial] = {}
+    for trial in request.tried:
+        if trial.candidate.proposer == by:
+            last[trial.candidate.digest] = trial
+    return list(last.values())
+
+
+def _best(timed: Iterable[tuple[Trial, Measurement | None]]) -> tuple[Trial, Measurement] | None:
+    found = [(trial, time) for trial, time in timed if time is not None]
+    return min(found, key=lambda pair: pair[1].us, default=None)
