@@ -83,3 +83,8 @@ def us(value: float | None, kind: str | None = None) -> str:
 def pairs(values: dict[str, Any]) -> str:
     """{"TM": 64, "TN": 128} → ``TM=64 TN=128``."""
     return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def count(number: float, thing: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{int(number)} {thing}" if number == 1 else f"{int(number)} {thing}s"

@@ -36,6 +36,9 @@ class Figure(Record):
     source: str
 
 
+# The matrix instruction that reaches an architecture's full rate (PTX ISA: wgmma, tcgen05.mma, mma.sync).
+FULL_RATE = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05", "sm_120": "mma.sync", "sm_121": "mma.sync"}
+
 # The unit of every figure of a Chip; a dotted name is an entry of ``tensor_flops``.
 UNITS: dict[str, str] = {
     "sm_count": "SMs",

@@ -213,6 +213,8 @@ def in_sequence(times: Iterable[tuple[Measurement, int]]) -> Measurement:
     )
 
 
+# What can become of a configuration that is searched, best first (:attr:`Trial.standing`).
+STANDINGS = ("ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed")
 COMPILED = "compiled"  # status of a trial that nobody has judged
 UNSURE = (Status.TIMEOUT, Status.CRASH)  # the machine's load may explain these: such a trial may be judged again
 
@@ -273,6 +275,31 @@ class Trial(Record):
     def spills(self) -> bool:
         """Whether a kernel that is timed spills registers."""
         return any(e.spill_bytes > 0 for e in self.evidence)
+
+    @property
+    def standing(self) -> str:
+        """What became of the configuration in a search, one of STANDINGS.
+
+        ranked: compiled and timed; spills: that too, but with spilled registers; does-not-fit: compiled, but no block
+        fits an SM; pruned: not compiled; infeasible: launch raised ValueError; failed: refused, or judged wrong.
+        """
+        if self.verdict is not None and not self.correct:
+            return "infeasible" if self.verdict.status is Status.INFEASIBLE else "failed"
+        if self.time is not None:
+            return "spills" if self.spills else "ranked"
+        return "pruned" if self.pruned else "does-not-fit"
+
+    @property
+    def reason(self) -> str:
+        """Why the configuration is not simply ranked; empty if it is."""
+        match self.standing:
+            case "spills":
+                return f"{max(e.spill_bytes for e in self.evidence)} bytes of registers a thread are spilled"
+            case "does-not-fit":
+                return "an SM cannot hold one block of it"
+            case "infeasible" | "failed":
+                return self.verdict.message if self.verdict else ""
+        return self.pruned
 
     def timed(self, kind: Kind) -> Measurement | None:
         """The trial's fastest time of one kind, if it has one that is not quarantined: what trials compare by."""

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .briefing import Answer as Answer
     from .briefing import Briefing as Briefing
+    from .feedback import outcome as outcome
+    from .feedback import said as said
     from .prompt import CHARACTERS_A_TOKEN as CHARACTERS_A_TOKEN
     from .prompt import LIMIT_TOKENS as LIMIT_TOKENS
     from .prompt import Prompt as Prompt
     from .prompt import Section as Section
-    from .prompt import outcome as outcome
-    from .prompt import said as said
     from .prompt import write as write
 else:
     __getattr__, __all__ = exports(
         __name__,
-        briefing=["Briefing"],
-        prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "outcome", "said", "write"],
+        briefing=["Answer", "Briefing"],
+        feedback=["outcome", "said"],
+        prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "write"],
     )

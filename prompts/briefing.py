@@ -13,6 +13,18 @@ NOTHING_KNOWN = Advice()
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A model's earlier answer: the trial that decided about it, and all of its configurations that were looked at.
+
+    total: how many configurations its AXES make.
+    """
+
+    trial: Trial
+    configurations: tuple[Trial, ...] = ()
+    total: int = 0
+
+
+@dataclass(frozen=True)
 class Briefing:
     """What a model is told.
 
@@ -31,5 +43,5 @@ class Briefing:
     largest_factor: float
     advice: Advice = NOTHING_KNOWN
     best: tuple[Trial, Measurement] | None = None
-    answers: tuple[Trial, ...] = ()
+    answers: tuple[Answer, ...] = ()
     problem: str = ""

@@ -19,7 +19,7 @@ from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.advice import Belief
 from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
-from knowledge_base.records import Trial, Verdict
+from knowledge_base.records import Trial
 from knowledge_base.snf.ops import OPS
 from knowledge_base.snf.printer import show, signature
 from knowledge_base.snf.task import Task
@@ -27,6 +27,7 @@ from knowledge_base.snf.task import Task
 from .briefing import Briefing
 from .cheat_sheet import functions, version
 from .examples import tilegym
+from .feedback import axes, outcome, said, us
 
 TEMPLATES = Path(__file__).with_name("templates")
 CHARACTERS_A_TOKEN = 3.5  # of English with code, for the tokenizers in use; endpoints report the true count
@@ -114,7 +115,7 @@ def _drafts(b: Briefing) -> list[_Draft]:
     def droppable(name: str, values: Mapping[str, Any] | None) -> _Draft:
         return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 1)
 
-    last = b.answers[-1] if b.answers else None
+    last = b.answers[-1].trial if b.answers else None
     ops = {node.op for node in b.task.graph.nodes}
     best = _best(b)
     return [
@@ -162,7 +163,7 @@ def _best(b: Briefing) -> dict[str, Any] | None:
     if b.best is None:
         return None
     trial, time = b.best
-    digests = [answer.candidate.digest for answer in b.answers]
+    digests = [answer.trial.candidate.digest for answer in b.answers]
     number = digests.index(trial.candidate.digest) + 1 if trial.candidate.digest in digests else 0
     return {"best": time, "floor_us": b.floor_us, "number": number} | _shown(trial)
 
@@ -220,62 +221,16 @@ def _trials(b: Briefing) -> _Draft:
         shown = [
             {
                 "number": i + 1,
-                "outcome": outcome(trial),
-                "source": _ended(trial.candidate.source) if i >= bare else "",
-                "said": said(trial),
+                "outcome": outcome(answer.trial),
+                "source": _ended(answer.trial.candidate.source) if i >= bare else "",
+                "said": said(answer, b),
             }
-            for i, trial in enumerate(b.answers)
+            for i, answer in enumerate(b.answers)
             if i >= gone
         ]
-        return _fill("trials", {"trials": shown}) if shown else ""
+        return _fill("trials", {"answers": shown}) if shown else ""
 
     return _Draft("trials", "user", text, 2 * older)
-
-
-def axes(trial: Trial) -> str:
-    """``TM=64, TN=128``: a trial's configuration."""
-    return ", ".join(f"{name}={value}" for name, value in trial.configuration.items())
-
-
-def outcome(trial: Trial) -> str:
-    """What became of an answer, in a few words."""
-    time = trial.time
-    speed = f", {us(time.us)} µs ({time.kind})" if time is not None else ""
-    if trial.verdict is None:
-        return f"not judged{speed}"
-    if trial.correct and trial.infeasible:
-        return f"right where it ran, but launch refused some sizes{speed}"
-    return f"right{speed}" if trial.correct else trial.status
-
-
-def said(trial: Trial) -> str:
-    """What its author needs to know about an answer: the verdict with its line and hint, the compiler's figures."""
-    verdict = trial.verdict
-    lines = [f"In the configuration {axes(trial)}."] if trial.configuration else []
-    if verdict is not None and not verdict.correct:
-        lines += _verdict(verdict)
-    if trial.correct and trial.infeasible:
-        sizes = "; ".join(", ".join(f"{n}={v}" for n, v in size.items()) for size in trial.infeasible[:4])
-        lines.append(f"launch raised ValueError at {sizes}. The task needs a kernel that serves every size.")
-    for evidence in trial.evidence:
-        spilled = f", {evidence.spill_bytes} bytes a thread spilled" if evidence.spill_bytes else ""
-        unit = evidence.mma or "none"
-        lines.append(
-            f"{evidence.symbol}: {evidence.registers} registers a thread{spilled}, {evidence.shared_bytes} bytes of "
-            f"shared memory, matrix instruction {unit}, TMA {'yes' if evidence.tma else 'no'}."
-        )
-    return "\n".join(lines)
-
-
-def _verdict(verdict: Verdict) -> list[str]:
-    lines = [
-        f"{verdict.status.value} ({verdict.error_class}): {verdict.message}" if verdict.error_class else verdict.message
-    ]
-    if verdict.line is not None:
-        lines.append(f"Line {verdict.line}: `{verdict.source}`")
-    if verdict.hint:
-        lines.append(f"Hint: {verdict.hint}")
-    return lines
 
 
 # ---------------------------------------------------------------------------------------------------- templates
@@ -304,8 +259,3 @@ def _text(name: str) -> str:
 
 def _ended(source: str) -> str:
     return source.rstrip("\n") + "\n"
-
-
-def us(value: float) -> str:
-    """A time in µs with three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

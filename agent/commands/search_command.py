@@ -52,7 +52,7 @@ def search(
             registers = max((e.registers for e in trial.evidence), default=0)
             spilled = sum(e.spill_bytes for e in trial.evidence)
             figures = (str(registers or "-"), str(spilled)) if trial.evidence else ("-", "-")
-            standing, reason = loop.standing(trial), loop.reason(trial)
+            standing, reason = trial.standing, trial.reason
             said = f" [dim]{standing}: {_short(reason)}[/dim]" if standing != "ranked" else ""
             made.add_row(time, *figures, pairs(trial.configuration) + said)
         err.print(made)
@@ -69,8 +69,7 @@ def search(
 
 def _document(found: SearchResult, plans: Plans) -> dict[str, Any]:
     rows = [
-        trial.document(plans.of(trial)) | {"standing": loop.standing(trial), "reason": loop.reason(trial)}
-        for trial in found.trials
+        trial.document(plans.of(trial)) | {"standing": trial.standing, "reason": trial.reason} for trial in found.trials
     ]
     return {
         "task": found.task,

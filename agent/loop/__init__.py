@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from .rundir import find_run as find_run
     from .rundir import new_id as new_id
     from .searching import SearchResult as SearchResult
-    from .searching import reason as reason
     from .searching import search as search
-    from .searching import standing as standing
     from .summary import RunSummary as RunSummary
     from .summary import TaskResult as TaskResult
     from .target_work import RunOptions as RunOptions
@@ -32,7 +30,7 @@ else:
         ranking=["recorded"],
         report=["final_table"],
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
-        searching=["SearchResult", "reason", "search", "standing"],
+        searching=["SearchResult", "search"],
         summary=["RunSummary", "TaskResult"],
         target_work=["RunOptions", "label_tasks", "run", "versions"],
     )

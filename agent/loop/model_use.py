@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.console import count
 from knowledge_base.records import Answered, LlmCall
 
 
@@ -31,10 +32,11 @@ class ModelUse:
     @property
     def says(self) -> str:
         """One line for people."""
-        ended = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items())
+        ended = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
         cost = "no price is known" if self.cost_usd is None else f"${self.cost_usd:.4f}"
         tokens = f"{self.tokens_in:,} + {self.tokens_out:,} tokens"
-        return f"{self.model}: {self.calls} calls ({ended}), {self.candidates} candidates, {tokens}, {cost}."
+        made = f"{count(self.calls, 'call')} ({ended}), {count(self.candidates, 'candidate')}"
+        return f"{self.model}: {made}, {tokens}, {cost}."
 
 
 def model_use(calls: Sequence[LlmCall]) -> ModelUse | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.console import pairs, table, us
+from agent.console import count, pairs, table, us
 from evaluator.confinement import containment
 
 if TYPE_CHECKING:
@@ -71,11 +71,6 @@ def _totals(run: Document) -> str:
         chosen = " (chosen)" if name == run["plan"] else ""
         lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{chosen}")
     return "\n".join(lines)
-
-
-def count(number: float, thing: str) -> str:
-    """``1 task``, ``2 tasks``."""
-    return f"{int(number)} {thing}" if number == 1 else f"{int(number)} {thing}s"
 
 
 def ratio(value: float | None) -> str:

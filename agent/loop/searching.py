@@ -26,13 +26,13 @@ from evaluator.judging import defect, finished
 from evaluator.kernel import Kernel, refusal
 from evaluator.plans import Plans
 from evaluator.tileir import TileIRError
-from evaluator.timing import FULL_RATE, MODEL, Timer, modelled
+from evaluator.timing import MODEL, Timer, modelled
 from evaluator.trace import Request, Traced, read_axes, trace
 from evaluator.trial import begin
 from kernels_generated.runtime.plan import Launchable
-from knowledge_base.chips import Chip
+from knowledge_base.chips import FULL_RATE, Chip
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, CompileEvidence, Kind, Status, Trial, Verdict
+from knowledge_base.records import STANDINGS, Candidate, CompileEvidence, Kind, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .context import RunStopped
@@ -47,35 +47,6 @@ REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory 
 
 Axes = Mapping[str, Any]
 Progress = Callable[[int, int, Trial], None]  # configurations decided, configurations looked at, the trial
-
-
-# What can become of a configuration, best first.
-STANDINGS = ("ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed")
-
-
-def standing(trial: Trial) -> str:
-    """What became of a configuration that was searched.
-
-    ranked: compiled and modelled; spills: that too, but with spilled registers; does-not-fit: compiled, but no block
-    fits an SM; pruned: not compiled; infeasible: launch raised ValueError; failed: tracer or assembler refused it.
-    """
-    if trial.verdict is not None and not trial.correct:
-        return "infeasible" if trial.verdict.status is Status.INFEASIBLE else "failed"
-    if trial.time is not None:
-        return "spills" if trial.spills else "ranked"
-    return "pruned" if trial.pruned else "does-not-fit"
-
-
-def reason(trial: Trial) -> str:
-    """Why a configuration is not simply ranked; empty if it is."""
-    match standing(trial):
-        case "spills":
-            return f"{max(e.spill_bytes for e in trial.evidence)} bytes of registers a thread are spilled"
-        case "does-not-fit":
-            return "an SM cannot hold one block of it"
-        case "infeasible" | "failed":
-            return trial.verdict.message if trial.verdict else ""
-    return trial.pruned
 
 
 @dataclass(frozen=True)
@@ -98,11 +69,11 @@ class SearchResult:
     @property
     def best(self) -> Trial | None:
         """The fastest configuration; by modelled times one that does not spill, if one does not; None if none runs."""
-        return next((trial for trial in self.trials if standing(trial) in ("ranked", "spills")), None)
+        return next((trial for trial in self.trials if trial.standing in ("ranked", "spills")), None)
 
     def counts(self) -> dict[str, int]:
         """How many configurations have each standing."""
-        return dict(Counter(map(standing, self.trials)))
+        return dict(Counter(trial.standing for trial in self.trials))
 
 
 def search(
@@ -183,7 +154,7 @@ class _Search:
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
         modelled = trial.timed("modelled")
-        if standing(trial) == "ranked" and modelled is not None:
+        if trial.standing == "ranked" and modelled is not None:
             self.best = min(self.best, modelled.us)
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
@@ -301,7 +272,7 @@ def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:
-    time, place = trial.timed(kind), standing(trial)
+    time, place = trial.timed(kind), trial.standing
     us = math.inf if time is None else time.us
     if kind == "measured" and place == "spills" and time is not None:
         place = "ranked"  # what the spills cost is in its time

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agent.console import count
 from agent.progress import Progress
 from agent.proposers import Choice, Workplace
 from evaluator.compile import cores
@@ -260,7 +261,7 @@ def _notes(
     searched, span = sum(r.effort.searched for r in results), sum(r.effort.configurations for r in results)
     if span:
         notes.append(
-            f"{searched} of {report.count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
+            f"{searched} of {count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
         )
     else:
         notes.append("No configuration was searched.")

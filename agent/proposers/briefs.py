@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from agent.proposers.base import ProposalRequest
 from evaluator.judging import LARGEST_FACTOR, RMS_FACTOR
 from evaluator.timing import floor_us
+from evaluator.trace import read_axes
 from knowledge_base.advice import advice
 from knowledge_base.chips import DEFAULT, chip
 from knowledge_base.records import Measurement, Trial
 from knowledge_base.store import Store
-from prompts import Briefing, Prompt
+from prompts import Answer, Briefing, Prompt
 
 MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three thousand
 
@@ -29,7 +31,7 @@ def brief(request: ProposalRequest, store: Store, by: str = "openai", problem: s
         largest_factor=LARGEST_FACTOR,
         advice=advice(store, task, hardware),
         best=_best((trial, trial.timed(request.kind)) for trial in here if trial.general),
-        answers=tuple(answers_of(request, by)),
+        answers=tuple(_answer(trial, request, store) for trial in answers_of(request, by)),
         problem=problem,
     )
 
@@ -40,12 +42,25 @@ def request_body(model: str, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> di
 
 
 def answers_of(request: ProposalRequest, by: str) -> list[Trial]:
-    """A proposer's candidates that were tried, oldest first, each as it was heard of last."""
+    """A proposer's candidates that this run tried, oldest first, each as it was heard of last.
+
+    What an earlier run knew already is no answer of this one.
+    """
+    known = {trial.candidate.digest for trial in request.known}
     last: dict[str, Trial] = {}
     for trial in request.tried:
-        if trial.candidate.proposer == by:
+        if trial.candidate.proposer == by and trial.candidate.digest not in known:
             last[trial.candidate.digest] = trial
     return list(last.values())
+
+
+def _answer(trial: Trial, request: ProposalRequest, store: Store) -> Answer:
+    """A trial with what is known of the candidate's other configurations at the same sizes."""
+    digest = trial.candidate.digest
+    looked = store.of_candidate(trial.task, digest, trial.chip, trial.shape, trial.evaluator)
+    axes = read_axes(trial.candidate.source)
+    total = math.prod(len(values) for values in axes.values()) if isinstance(axes, dict) else 0
+    return Answer(trial, tuple(looked), total)
 
 
 def _best(timed: Iterable[tuple[Trial, Measurement | None]]) -> tuple[Trial, Measurement] | None:

@@ -9,7 +9,7 @@ Ctrl-C is fine at any time: ``--resume`` goes on where it was.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from knowledge_base.records import Candidate, Trial
@@ -44,7 +44,8 @@ class Manual:
     place: Workplace
     name: str = "manual"
     learns: bool = True
-    _seen: dict[str, str] = field(default_factory=dict)  # a task's place → the answer that was taken last
+    _seen: dict[str, str] = field(default_factory=dict)  # a task's folder → the answer that was taken last
+    _asked: dict[str, ProposalRequest] = field(default_factory=dict)  # a task's folder → the last request
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """Waits for an answer that it has not taken yet; empty if told to stop, and once a general kernel is found."""
@@ -54,14 +55,15 @@ class Manual:
         folder = self.folder(task)
         folder.mkdir(parents=True, exist_ok=True)
         answer = folder / "answer.py"
-        (folder / "prompt.md").write_text(self.prompt(request, answer), encoding="utf-8")
+        self._asked[folder.name] = request
+        _write(folder / "prompt.md", self.prompt(request, answer))
         self.place.say(f"waiting for {answer} (see prompt.md beside it)")
         parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
         while not self.place.stop():
             source = _settled(answer)
             if source and source != self._seen.get(folder.name):
                 self._seen[folder.name] = source
-                (folder / "verdict.md").write_text(TAKEN, encoding="utf-8")
+                _write(folder / "verdict.md", TAKEN)
                 return [
                     Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
                 ]
@@ -71,9 +73,11 @@ class Manual:
     def hear(self, task: Task, trial: Trial) -> None:
         """Writes what became of an answer beside it."""
         folder = self.folder(task)
-        if folder.is_dir():
-            text = f"# {outcome(trial)}\n\n{said(trial)}".rstrip() + "\n"
-            (folder / "verdict.md").write_text(text, encoding="utf-8")
+        request = self._asked.get(folder.name)
+        if request is not None:
+            told = brief(replace(request, tried=(*request.tried, trial)), self.place.store, self.name)
+            text = f"# {outcome(trial)}\n\n{said(told.answers[-1], told)}".rstrip() + "\n"
+            _write(folder / "verdict.md", text)
 
     def prompt(self, request: ProposalRequest, answer: Path) -> str:
         """What is wanted, and where it goes."""
@@ -85,6 +89,13 @@ class Manual:
     def folder(self, task: Task) -> Path:
         """Where a task's prompt, answer and verdict lie."""
         return self.place.folder / "-".join([task.name, *(f"{n}{v}" for n, v in task.graph.dims)])
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file at once: who looks for it never reads half of it."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _settled(answer: Path) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
-    from .model import FULL_RATE as FULL_RATE
     from .model import floor_us as floor_us
     from .model import modelled as modelled
     from .timer import MODEL as MODEL
@@ -20,6 +19,6 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
-        model=["FULL_RATE", "floor_us", "modelled"],
+        model=["floor_us", "modelled"],
         timer=["MODEL", "Known", "Modelled", "Timer", "timed"],
     )

@@ -15,7 +15,7 @@ from evaluator.kernel import Kernel
 from kernels_generated.runtime.bound import Array, BoundLaunch, bind
 from kernels_generated.runtime.expr import Dims
 from kernels_generated.runtime.plan import Fill, LaunchPlan
-from knowledge_base.chips import Chip
+from knowledge_base.chips import FULL_RATE, Chip
 from knowledge_base.records import CompileEvidence, Measurement
 from knowledge_base.snf.cost import cost
 from knowledge_base.snf.task import Task
@@ -104,7 +104,7 @@ def modelled(
         chip=chip.name,
         us=round(total * 1e6, 3),
         floor_us=round(floor_us(task, sizes, chip), 3),
-        terms={name: round(value if name == "occupancy" else value * 1e6, 3) for name, value in terms.items()},
+        terms={name: round(value if name in COUNTS else value * 1e6, 3) for name, value in terms.items()},
     )
 
 
@@ -116,6 +116,9 @@ def launch_work(launch: BoundLaunch, bytecode: bytes) -> Work:
     x, y, z = (max(1, g) for g in launch.grid)
     words = [None if isinstance(word, Array) else word for word in launch.words]
     return count(Kernel.of(bytecode).counts, words, (x, y, z))
+
+
+COUNTS = ("occupancy", "waves")  # terms that are no times
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def launch_terms(work: Work, traffic: Traffic, evidence: CompileEvidence, chip: 
     """Seconds of one launch by term; ``body`` is the launch's time, which the others explain.
 
     mma, lanes, special, shared, l2, spill: pipes of an SM, over all its blocks; memory: HBM; latency: starts and first
-    tiles that nothing hides.  ``occupancy`` counts blocks per SM.
+    tiles that nothing hides.  ``occupancy`` counts blocks per SM, ``waves`` how often all SMs are filled with them.
     """
     held = occupancy(evidence, chip)
     resident = max(1, held.blocks)
@@ -174,7 +177,8 @@ def launch_terms(work: Work, traffic: Traffic, evidence: CompileEvidence, chip: 
         body = math.inf
     per_sm = work.blocks / chip.sm_count
     found = {name: seconds * per_sm for name, seconds in pipes.items()}
-    return {**found, "memory": memory, "latency": latency * per_sm / resident, "body": body, "occupancy": resident}
+    counted = {"occupancy": float(resident), "waves": work.blocks / slots}
+    return {**found, "memory": memory, "latency": latency * per_sm / resident, "body": body, **counted}
 
 
 def _pipes(work: Work, evidence: CompileEvidence, chip: Chip) -> dict[str, float]:
@@ -200,7 +204,6 @@ def _pipes(work: Work, evidence: CompileEvidence, chip: Chip) -> dict[str, float
 
 
 _TENSOR_NAMES = {"f8E4M3FN": "f8", "f8E5M2": "f8", "i8": "f8"}  # int8 runs at the rate of f8
-FULL_RATE = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05", "sm_120": "mma.sync", "sm_121": "mma.sync"}
 
 
 def _mma(kind: str, flops: float, work: Work, evidence: CompileEvidence, chip: Chip) -> tuple[float, float]:

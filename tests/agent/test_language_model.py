@@ -194,6 +194,19 @@ def test_a_right_answer_is_answered_too_and_a_slow_one_is_judged(tmp_path: Path)
     assert "Make one change" in second
 
 
+def test_a_fast_answer_that_refuses_sizes_is_kept_and_told_which(tmp_path: Path) -> None:
+    narrow = RIGHT.replace("def launch(stream, a, b, y, *, TN=256):\n", "def launch(stream, a, b, y, *, TN=256):\n"
+        "    if y.shape[0] % 4:\n        raise ValueError('rows')\n")  # fmt: skip
+    with ModelServer(lambda asked: block(narrow if asked.number == 1 else WRONG)) as server:
+        summary = go(tmp_path, server.url, rounds=2)
+    (task,) = summary.tasks
+    assert task.trial is not None
+    assert (task.trial.candidate.source, bool(task.trial.infeasible)) == (narrow, True)
+    assert "right where it ran, but launch refused some sizes, 1.00 µs (measured)" in server.asked[1].prompt
+    assert "launch raised ValueError at" in server.asked[1].prompt
+    assert "Mend answer 1" in server.asked[1].prompt
+
+
 def attempts(folder: Path) -> list[dict[str, Any]]:
     from knowledge_base import browse
 
@@ -227,7 +240,7 @@ def test_a_model_that_repeats_itself_is_told_so_and_then_left(tmp_path: Path) ->
         summary = go(tmp_path, server.url, rounds=9)
     assert (summary.status, rejected(summary)) == ("done", ["wrong"])
     assert len(server.asked) == 1 + model_proposer.UNUSABLE
-    assert "is known already" in server.asked[2].prompt
+    assert "a file that is known already (wrong). Write another one." in server.asked[2].prompt
 
 
 # ---------------------------------------------------------------------------------------------------- failures

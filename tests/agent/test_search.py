@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from agent.loop import searching as module
-from agent.loop.searching import STANDINGS, SearchResult, reason, search, standing
+from agent.loop.searching import SearchResult, search
 from evaluator.compile import Cache
 from evaluator.plans import Plans
 from knowledge_base.chips import CHIPS
-from knowledge_base.records import Candidate, Status
+from knowledge_base.records import STANDINGS, Candidate, Status
 from knowledge_base.snf.everyday import everyday
 
 CHIP = CHIPS["rtx5070"]
@@ -69,27 +69,27 @@ def test_every_configuration_has_one_row(result):
 def test_each_row_says_what_became_of_it(result, plans):
     for row in result.trials:
         if row.configuration["style"] == "never":
-            assert standing(row) == "infeasible"
-            assert "other sizes" in reason(row)
+            assert row.standing == "infeasible"
+            assert "other sizes" in row.reason
         elif row.configuration["TM"] == 3:  # no power of two: the front end's refusal
-            assert standing(row) == "failed"
+            assert row.standing == "failed"
             assert row.verdict.status is Status.BUILD_ERROR
-        elif standing(row) == "ranked":
+        elif row.standing == "ranked":
             assert row.time.kind == "modelled"
             assert row.time.chip == "rtx5070"
             assert [e.kernel for e in row.evidence] == list(plans.of(row)[0].plan.kernels)
             assert row.evidence[0].arch == "sm_120"
         else:
-            assert standing(row) == "pruned"
-            assert reason(row)
+            assert row.standing == "pruned"
+            assert row.reason
 
 
 def test_the_best_comes_first_and_the_rest_in_order(result):
-    ranked = [row for row in result.trials if standing(row) == "ranked"]
+    ranked = [row for row in result.trials if row.standing == "ranked"]
     assert ranked
     assert result.best is result.trials[0] is ranked[0]
     assert [row.time.us for row in ranked] == sorted(row.time.us for row in ranked)
-    order = [status for status, _ in itertools.groupby(result.trials, key=standing)]
+    order = [status for status, _ in itertools.groupby(result.trials, key=lambda row: row.standing)]
     assert order == sorted(order, key=STANDINGS.index)
 
 
@@ -98,9 +98,9 @@ def test_what_was_pruned_could_not_have_won(task, cache, result, monkeypatch):
     everything = search(candidate(task), task, CHIP, cache=cache)
     assert "pruned" not in everything.counts()
     assert everything.best.time.us == result.best.time.us
-    ideal = {tuple(sorted(r.configuration.items())): r.time.us for r in everything.trials if standing(r) == "ranked"}
+    ideal = {tuple(sorted(r.configuration.items())): r.time.us for r in everything.trials if r.standing == "ranked"}
     for row in result.trials:
-        if standing(row) == "pruned":
+        if row.standing == "pruned":
             assert ideal[tuple(sorted(row.configuration.items()))] >= result.best.time.us
 
 
@@ -112,8 +112,8 @@ def test_a_second_search_gives_the_same_answer_from_the_cache(task, cache, resul
 
     monkeypatch.setattr(pool, "assemble", unreachable)
     again = search(candidate(task), task, CHIP, cache=cache)
-    assert [(r.configuration, standing(r), r.time) for r in again.trials] == [
-        (r.configuration, standing(r), r.time) for r in result.trials
+    assert [(r.configuration, r.standing, r.time) for r in again.trials] == [
+        (r.configuration, r.standing, r.time) for r in result.trials
     ]
 
 
@@ -142,12 +142,12 @@ def launch(stream, x, w, b, y, *, TM=64, TN=64):
     task = everyday("linear", M=512, N=512, K=64)
     found = search(candidate(task, source), task, CHIP, cache=cache, first=[{"TM": 128, "TN": 256}])
     by_tile = {(r.configuration["TM"], r.configuration["TN"]): r for r in found.trials}
-    assert standing(by_tile[64, 64]) == "ranked"
-    assert standing(by_tile[128, 256]) == "spills"
-    assert "bytes of registers" in reason(by_tile[128, 256])
+    assert by_tile[64, 64].standing == "ranked"
+    assert by_tile[128, 256].standing == "spills"
+    assert "bytes of registers" in by_tile[128, 256].reason
     assert by_tile[128, 256].time is not None
-    assert standing(by_tile[512, 512]) == "pruned"
-    assert "accumulator of 1024 KiB" in reason(by_tile[512, 512])
+    assert by_tile[512, 512].standing == "pruned"
+    assert "accumulator of 1024 KiB" in by_tile[512, 512].reason
     assert found.best is by_tile[64, 64]
 
 
@@ -175,7 +175,7 @@ def test_a_warm_start_is_looked_at_first(task, cache):
 def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache):
     found = search(candidate(task), task, CHIP, cache=cache, seconds=0.0, jobs=1)
     assert found.counts()["ranked"] == module.CHUNK
-    assert any("time allowed" in reason(row) for row in found.trials)
+    assert any("time allowed" in row.reason for row in found.trials)
     assert found.best
 
 
@@ -183,6 +183,6 @@ def test_a_file_that_breaks_the_contract_is_a_verdict_not_an_exception(task):
     found = search(candidate(task, "AXES = 3\n"), task, CHIP)
     (whole,) = found.trials  # so that the attempt leaves a trace in the knowledge base
     assert whole.verdict == found.verdict
-    assert (whole.configuration, whole.verdict.line, standing(whole)) == ({}, 1, "failed")
+    assert (whole.configuration, whole.verdict.line, whole.standing) == ({}, 1, "failed")
     assert found.best is None
     assert found.verdict.status is Status.INVALID

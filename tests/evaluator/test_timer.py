@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.loop.searching import SearchResult, search, standing
+from agent.loop.searching import SearchResult, search
 from evaluator.compile import Cache
 from evaluator.plans import Plans
 from evaluator.timing.timer import MODEL, Known
@@ -35,7 +35,7 @@ def found(cache: Cache) -> SearchResult:
 
 
 def ranked(found: SearchResult) -> list[Trial]:
-    return [trial for trial in found.trials if standing(trial) == "ranked"]
+    return [trial for trial in found.trials if trial.standing == "ranked"]
 
 
 def test_the_models_time_is_the_one_a_search_records(found: SearchResult) -> None:

@@ -18,7 +18,7 @@ from agent.proposers.base import ProposalRequest, Workplace
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
 from knowledge_base.records import Answered, Candidate, LlmCall, Trial
 from knowledge_base.snf.task import Task
-from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, Prompt, write
+from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, Prompt, outcome, write
 
 from .answers import is_python, source_of
 from .endpoint import Endpoint, Reply
@@ -37,7 +37,7 @@ PROBLEMS = {
     Answered.EMPTY: "Your last answer was empty.",
     Answered.REFUSED: "You declined to answer. It is an ordinary numerical kernel that is asked for.",
 }
-REPEATED = "Your last answer is, to the letter, a file whose outcome is known already. Write another one."
+REPEATED = "Your last answer is, to the letter, a file that is known already ({outcome}). Write another one."
 
 
 # How an endpoint names the size of a context that was exceeded: "maximum context length is 8192 tokens", "n_ctx: 4096".
@@ -90,7 +90,7 @@ class LanguageModel:
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """One candidate, or none where the model gave none and is not worth asking again."""
-        known = {trial.candidate.source for trial in (*request.known, *request.tried)}
+        known = {trial.candidate.source: trial for trial in (*request.known, *request.tried)}
         parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
         problem = ""
         for _ in range(UNUSABLE):
@@ -99,7 +99,7 @@ class LanguageModel:
                 return []
             source, problem = _read(call)
             if source in known:
-                source, problem = "", REPEATED
+                source, problem = "", REPEATED.format(outcome=outcome(known[source]))
             candidate = Candidate(
                 source=source, task=call.task, proposer=self.name, parent=parent, prompt=call.prompt,
                 note=f"{call.model}, call {call.number}",
