@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent.proposers.language_model.answers import NO_LAUNCH, NOTHING, source_of
+from agent.proposers.language_model.answers import NO_LAUNCH, NOTHING, TOO_LONG, source_of
 
 FILE = "import cuda.tile as ct\n\n\ndef launch(stream, x, y):\n    pass\n"
 OTHER = "def launch(stream):\n    raise ValueError\n"
@@ -41,6 +41,7 @@ def test_the_file_is_found(text: str) -> None:
         ("```python\nprint(1)\n```", NO_LAUNCH),
         ("```\nlaunch(x)\n```", NO_LAUNCH),
         (f"<think>```python\n{OTHER}```", NOTHING),
+        (f"```python\n{FILE}{'# and on' * 10_000}\n```", TOO_LONG),
     ],
 )
 def test_an_answer_without_one_says_so(text: str, problem: str) -> None:

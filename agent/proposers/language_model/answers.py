@@ -10,6 +10,8 @@ import re
 _BLOCK = re.compile(r"^(?P<fence>`{3,}+|~{3,}+)[^\n]*\n(?P<code>.*?)(?:^(?P=fence)|\Z)", re.MULTILINE | re.DOTALL)
 _THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
+LONGEST = 60_000  # characters of a file: twenty times what a kernel has, and its author is shown all of it again
+TOO_LONG = f"The file in your last answer has more than {LONGEST} characters. Write a short one."
 NOTHING = "Your last answer holds no Python file."
 NO_LAUNCH = "The Python in your last answer defines no function launch."
 
@@ -26,7 +28,7 @@ def source_of(text: str) -> tuple[str, str]:
         blocks = [text]
     for block in reversed(blocks):
         if re.search(r"^def launch\b", block, re.MULTILINE):
-            return block.strip("\n") + "\n", ""
+            return (block.strip("\n") + "\n", "") if len(block) <= LONGEST else ("", TOO_LONG)
     return "", NO_LAUNCH if blocks else NOTHING
 
 
