@@ -137,11 +137,15 @@ def test_an_answer_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "stream_options"])
-def test_an_option_that_the_endpoint_does_not_know_is_spelled_otherwise_from_then_on(name: str) -> None:
+@pytest.mark.parametrize("code", [400, 422])
+def test_an_option_that_the_endpoint_does_not_know_is_spelled_otherwise_from_then_on(name: str, code: int) -> None:
+    refusal = {
+        400: error(f"Unsupported parameter: '{name}' is not supported with this model.", param=name),
+        422: {"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted"}]},
+    }
+
     def answer(asked: Any) -> Answer:
-        if name in asked.body:
-            return Fail(400, error(f"Unsupported parameter: '{name}' is not supported with this model.", param=name))
-        return Say("yes")
+        return Fail(code, refusal[code]) if name in asked.body else Say("yes")
 
     with ModelServer(answer) as server:
         model = Endpoint(Access(server.url, KEY, "m"))

@@ -87,7 +87,7 @@ class Endpoint:
             sent = self._spelled(body)
             try:
                 return self._clean(self._asked(sent, stop, end))
-            except openai.BadRequestError as error:
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if not self._adapted(error, sent):
                     return self._clean(_failure(error))
             except openai.OpenAIError as error:
@@ -108,9 +108,9 @@ class Endpoint:
             sent[self._limit] = sent.pop("max_tokens")
             return {name: value for name, value in sent.items() if name not in self._left_out}
 
-    def _adapted(self, error: openai.BadRequestError, sent: Mapping[str, Any]) -> bool:
+    def _adapted(self, error: openai.APIStatusError, sent: Mapping[str, Any]) -> bool:
         """Whether the endpoint refused an option of ours by its name, which is now spelled differently or left out."""
-        said = f"{error.param or ''} {error.message}"
+        said = f"{error.param or ''} {_told(error)}"
         with self._lock:
             for name in ("max_completion_tokens", "max_tokens", "stream_options"):
                 refused = re.search(rf"(?<!\w){name}(?!\w)", said) and re.search(
@@ -245,7 +245,7 @@ def _failure(error: openai.OpenAIError) -> Reply:
 
 
 def _status(error: openai.APIStatusError) -> Answered:
-    code, said = error.status_code, f"{error.code or ''} {error.message}"
+    code, said = error.status_code, f"{error.code or ''} {_told(error)}"
     if code == 401:
         return Answered.WRONG_KEY
     if code == 402 or error.code == "insufficient_quota":
