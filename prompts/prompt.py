@@ -163,9 +163,7 @@ def _best(b: Briefing) -> dict[str, Any] | None:
     if b.best is None:
         return None
     trial, time = b.best
-    digests = [answer.trial.candidate.digest for answer in b.answers]
-    number = digests.index(trial.candidate.digest) + 1 if trial.candidate.digest in digests else 0
-    return {"best": time, "floor_us": b.floor_us, "number": number} | _shown(trial)
+    return {"best": time, "floor_us": b.floor_us, "number": _best_answer(b) + 1} | _shown(trial)
 
 
 def _shown(trial: Trial) -> dict[str, str]:
@@ -213,24 +211,34 @@ def _belief(belief: Belief) -> str:
 
 
 def _trials(b: Briefing) -> _Draft:
-    """The answers.  Shortened from the oldest: first the sources go, then the answers; the last one stays whole."""
-    older = max(0, len(b.answers) - 1)
+    """The answers.  Shortened from the oldest: first the sources go, then the answers.
+
+    The last one stays whole, and the fastest one, if it is the fastest kernel that is known.
+    """
+    kept = {len(b.answers) - 1, _best_answer(b)}
+    order = [i for i in range(len(b.answers)) if i not in kept]
 
     def text(steps: int) -> str:
-        bare, gone = min(steps, older), max(0, steps - older)
+        bare, gone = set(order[:steps]), set(order[: max(0, steps - len(order))])
         shown = [
             {
                 "number": i + 1,
                 "outcome": outcome(answer.trial),
-                "source": _ended(answer.trial.candidate.source) if i >= bare else "",
+                "source": "" if i in bare else _ended(answer.trial.candidate.source),
                 "said": said(answer, b),
             }
             for i, answer in enumerate(b.answers)
-            if i >= gone
+            if i not in gone
         ]
         return _fill("trials", {"answers": shown}) if shown else ""
 
-    return _Draft("trials", "user", text, 2 * older)
+    return _Draft("trials", "user", text, 2 * len(order))
+
+
+def _best_answer(b: Briefing) -> int:
+    """Which of the answers is the fastest kernel that is known; -1 where none of them is."""
+    digests = [answer.trial.candidate.digest for answer in b.answers]
+    return digests.index(b.best[0].candidate.digest) if b.best and b.best[0].candidate.digest in digests else -1
 
 
 # ---------------------------------------------------------------------------------------------------- templates

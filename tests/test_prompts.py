@@ -226,6 +226,16 @@ def test_a_long_prompt_is_shortened_from_its_longest_part_and_its_oldest_answers
     assert "Answer 3" not in least.sections[5].text
 
 
+def test_the_fastest_answer_is_never_shortened(prompts: Prompts) -> None:
+    fast = tried("# the fastest\n" + "x = 1\n" * 2000, RIGHT, measurements=took(50.0))
+    least = prompts.of("linear_gelu", fast, *ANSWERS, limit=1)
+    by = {section.name: section.text for section in least.sections}
+    assert "It is your answer 1" in by["best"]
+    assert "# the fastest\n" in by["trials"]
+    assert "## Answer 5: wrong" in by["trials"]
+    assert "Answer 2" not in by["trials"]
+
+
 def test_a_budget_is_in_the_tokens_that_the_endpoint_counts(prompts: Prompts) -> None:
     coarse = prompts.of("linear_gelu", *ANSWERS, characters_a_token=2.0)
     fine = prompts.of("linear_gelu", *ANSWERS, characters_a_token=5.0)
