@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from model_server import Answer, Asked, Fail, Hang, ModelServer, Say, error
+from processes import below, environment
 
 from agent.cli import invoke
 from agent.loop.rundir import RunFolder
@@ -380,7 +381,7 @@ def test_a_key_is_seen_nowhere(tmp_path: Path, agent: Callable[..., subprocess.P
     process: list[subprocess.Popen[str]] = []
 
     def answer(asked: Asked) -> Answer:
-        environments.extend(_children(process[0].pid))
+        environments.extend(filter(None, map(environment, below(process[0].pid))))
         return answers[asked.number - 1]
 
     with ModelServer(answer) as server:
@@ -391,25 +392,12 @@ def test_a_key_is_seen_nowhere(tmp_path: Path, agent: Callable[..., subprocess.P
     assert "then by a language model: a-model at" in err
     assert len(server.asked) == 3
     assert environments, "there are judges"
-    assert not any(KEY.encode() in environment for environment in environments)
+    assert not any(KEY.encode() in found for found in environments)
     assert KEY not in out + err
     assert not any(KEY in asked.prompt for asked in server.asked)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "knowledge.db" for path in files)
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
-
-
-def _children(pid: int) -> list[bytes]:
-    """The environments of a process's children, and of theirs."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                found.append(Path(f"/proc/{child}/environ").read_bytes())
-                found += _children(int(child))
-            except OSError:
-                continue
-    return found
 
 
 def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(

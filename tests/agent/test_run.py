@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import below, gone, running
 
 from agent.cli import invoke
 from agent.progress import Lines
@@ -193,15 +194,12 @@ def test_a_killed_run_leaves_no_process_and_can_go_on(tmp_path: Path) -> None:
     process = agent(tmp_path, "run", "--target", "gpt2-block")
     wait_for(process, "then the whole target")
     deadline = time.monotonic() + 30
-    while len(children := descendants(process.pid)) < 4 and time.monotonic() < deadline:
+    while len(children := below(process.pid)) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)  # until there are a warden, a judge process, its own warden and its oracle
     assert len(children) >= 4
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 15
-    while [p for p in children if alive(p)] and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert [p for p in children if alive(p)] == []
+    assert gone(children, 15), running(children)
     (run,) = [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir()]
     listed = subprocess.run(
         [sys.executable, "-m", "agent", "kb", "runs"],
@@ -210,21 +208,6 @@ def test_a_killed_run_leaves_no_process_and_can_go_on(tmp_path: Path) -> None:
     assert "killed" in listed.stdout
     code, document, _ = finish(agent(tmp_path, "run", "--resume", run, "--budget-minutes", "0", "--json"))
     assert (code, document["id"], document["status"]) == (1, run, "incomplete")
-
-
-def descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *descendants(child)]
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_budget_that_is_over_leaves_a_run_to_go_on_with(

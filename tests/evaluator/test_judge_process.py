@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import processes
 import pytest
 
 from evaluator.judging.judge_process import SECONDS, JudgeProcess
@@ -226,21 +227,17 @@ def test_a_process_that_cannot_start_is_the_environments_fault(monkeypatch: pyte
 
 def test_a_caller_that_dies_takes_its_process_along(functions: ModuleType) -> None:
     code = "import for_a_judge as f\nfrom evaluator.judging import JudgeProcess\nprocess = JudgeProcess()\n"
-    code += "print(process._python.process.pid, process.call(f.reports), flush=True)\nprocess.call(f.counts, 100.0)"
+    code += "print(process.call(f.reports), flush=True)\nprocess.call(f.counts, 100.0)"
     caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert caller.stdout is not None
-    server_pid, _ = map(int, caller.stdout.readline().split())
+    caller.stdout.readline()
     time.sleep(0.3)
-    with open(f"/proc/{server_pid}/task/{server_pid}/children") as file:
-        children = file.read().split()
-    assert len(children) == 3  # oracle, warden, judgement
+    children = processes.below(caller.pid)
+    assert len(children) == 4  # the process, its oracle, warden and judgement
     caller.kill()
     caller.wait()
     caller.stdout.close()
-    until = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid in (server_pid, *children)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not [pid for pid in (server_pid, *children) if os.path.exists(f"/proc/{pid}")]
+    assert processes.gone(children, 10), processes.running(children)
 
 
 # ---------------------------------------------------------------------------------------------------- judging
@@ -360,22 +357,17 @@ def test_many_judgements_leave_no_process_no_descriptor_and_no_file(
             process.judge(begun(source), TASK, CHIP)
         ended(process, functions.dies, 9)
         assert (below(process), len(os.listdir("/proc/self/fd")), descriptors(process)) == before
-        pid = process._python.process.pid
-    assert not os.path.exists(f"/proc/{pid}")
-    until = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{pid}") for pid in before[0]) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not [pid for pid in before[0] if os.path.exists(f"/proc/{pid}")]
+        (server,) = (seen for seen in processes.below(os.getpid()) if seen.pid == process._python.process.pid)
+    assert processes.running([server]) == []
+    assert processes.gone(before[0], 5), processes.running(before[0])
     assert os.listdir(tmp_path) == []
 
 
-def below(process: JudgeProcess) -> list[str]:
-    pid = process._python.process.pid
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return file.read().split()
+def below(process: JudgeProcess) -> list[processes.Seen]:
+    return processes.below(process._python.process.pid)
 
 
 def descriptors(process: JudgeProcess) -> list[int]:
     """Of the process and of those that it keeps."""
-    pids = [str(process._python.process.pid), *below(process)]
+    pids = [process._python.process.pid, *(seen.pid for seen in below(process))]
     return [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
