@@ -45,6 +45,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on standar
 Op = Annotated[str, typer.Option("--op", "--task", help="Only this op or task.")]
 Chip = Annotated[str, typer.Option("--gpu", metavar="CHIP", help="Only this chip.")]
 Status = Annotated[str, typer.Option("--status", help="Only this status.")]
+OfRun = Annotated[str, typer.Option("--run", help="Only this run's, in its order.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many rows.")]
 
 
@@ -266,7 +267,7 @@ def attempts(
     op: Op = "",
     gpu: Chip = "",
     status: Status = "",
-    run: Annotated[str, typer.Option("--run", help="Only this run's, in its order.")] = "",
+    run: OfRun = "",
     limit: Limit = 50,
     db: Db = None,
     as_json: Json = False,
@@ -277,12 +278,7 @@ def attempts(
 
 @kb.command()
 def calls(
-    op: Op = "",
-    status: Status = "",
-    run: Annotated[str, typer.Option("--run", help="Only this run's, in its order.")] = "",
-    limit: Limit = 50,
-    db: Db = None,
-    as_json: Json = False,
+    op: Op = "", status: Status = "", run: OfRun = "", limit: Limit = 50, db: Db = None, as_json: Json = False
 ) -> int:
     """What language models were asked, latest first: tokens, price, outcome."""
     return _listing("calls", as_json, db, limit, op=op, status=status, run=run)

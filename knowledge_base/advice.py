@@ -72,13 +72,13 @@ def advice(store: Store, task: Task, chip: Chip) -> Advice:
     if not any(row["op"] for row in here):
         here += [row for row in rows if row["chip"] not in (chip.name, "") and not row["name"].startswith(REACHED)]
     here = [row for row in here if _at_this_shape(row["name"], task)]
+    here.sort(key=lambda row: (row["op"] != task.name, not row["op"]))  # of this task, of its ops, of none
     facts = [Fact(r["name"], f"{r['value']} {r['unit']}".strip(), r["chip"] or r["subject"], r["source"]) for r in here]
-    order = {row["name"]: (row["op"] != task.name, not row["op"]) for row in here}
     dtypes = {"", *(tensor.dtype for tensor in (*task.inputs, *task.outputs))}
     rules = [r for r in browse.rules(store.database, gpu=chip.name) if r["op"] in ops]
     beliefs = [_belief(row) for row in rules if row["form"]["scope"].get("dtype", "") in dtypes]
     return Advice(
-        facts=tuple(sorted(facts, key=lambda fact: order[fact.name])),
+        facts=tuple(facts),
         beliefs=tuple(b for b in beliefs if b.status != "superseded"),
         example=_nearest(store, task, chip),
     )

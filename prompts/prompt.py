@@ -110,7 +110,7 @@ def _drafts(b: Briefing) -> list[_Draft]:
     """All sections in their order: what stays the same longest stands first."""
 
     def fixed(name: str, role: str, **values: Any) -> _Draft:
-        return _Draft(name, role, functools.partial(_fixed, name, values))
+        return _Draft(name, role, lambda _: _fill(name, values))
 
     def droppable(name: str, values: Mapping[str, Any] | None) -> _Draft:
         return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 1)
@@ -255,10 +255,6 @@ def _environment() -> Environment:
 
 def _fill(name: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(f"{name}.md").render(values)
-
-
-def _fixed(name: str, values: Mapping[str, Any], _: int) -> str:
-    return _fill(name, values)
 
 
 def _text(name: str) -> str:

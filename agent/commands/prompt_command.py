@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.console import console, emit, table
-from agent.loop import label_tasks
+from agent.loop import known_trials, label_tasks
 from agent.proposers import ProposalRequest, brief, request_body
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, UserError, nearest
@@ -15,8 +15,6 @@ from prompts import Prompt, write
 
 from .hardware import chip_for
 from .kb import reading
-
-KNOWN = 3  # as many as a run starts from
 
 
 def prompt(
@@ -45,8 +43,7 @@ def prompt(
 
 def _prompt(task: Task, chip: Chip, db: str | None) -> Prompt:
     with reading(db) as store:
-        known = tuple(store.best(task.identity, chip.name, limit=KNOWN))
-        return write(brief(ProposalRequest(task, chip, known, label=task.name), store))
+        return write(brief(ProposalRequest(task, chip, known_trials(store, task, chip), label=task.name), store))
 
 
 def _task(target: str, name: str, shape: Mapping[str, int]) -> Task:

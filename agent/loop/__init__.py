@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .target_work import label_tasks as label_tasks
     from .target_work import run as run
     from .target_work import versions as versions
+    from .task_work import known_trials as known_trials
 else:
     __getattr__, __all__ = exports(
         __name__,
@@ -33,4 +34,5 @@ else:
         searching=["SearchResult", "search"],
         summary=["RunSummary", "TaskResult"],
         target_work=["RunOptions", "label_tasks", "run", "versions"],
+        task_work=["known_trials"],
     )

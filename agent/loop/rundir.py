@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from agent.files import write_at_once
 from knowledge_base.errors import EnvironmentLacks, UserError
 
 RUNS = Path("runs")
@@ -64,12 +65,7 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> Path:
         """Writes a text file (replacing it at once) and returns its path."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-        return path
+        return write_at_once(self.path / name, text)
 
     def log(self, text: str) -> None:
         """Adds a line to log.txt."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from agent.console import count
 from agent.progress import Progress
-from agent.proposers import Choice, Workplace
+from agent.proposers import Choice, Workplace, snf_file
 from evaluator.compile import cores
 from evaluator.plans import Plans
 from evaluator.timing import MODEL, Timer, floor_us
@@ -203,7 +203,7 @@ def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
     shares = [floor / sum(floors) for floor in floors]
     works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
     for work in works:
-        context.folder.write(f"prompts/{work.label.replace(' ', '-')}.snf", _snf(work.task))
+        context.folder.write(f"prompts/{snf_file(work.label)}", _snf(work.task))
     order = sorted(range(len(works)), key=lambda i: -floors[i])
     return [works[i] for i in order]
 

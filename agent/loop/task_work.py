@@ -15,9 +15,11 @@ from typing import Any
 from agent.console import us
 from agent.proposers import ProposalRequest, Proposer
 from evaluator.timing import floor_us
+from knowledge_base.chips import Chip
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
+from knowledge_base.store import Store
 
 from .conclude import keep
 from .context import RunContext, RunStopped
@@ -32,6 +34,11 @@ SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what i
 SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
+
+
+def known_trials(store: Store, task: Task, chip: Chip) -> tuple[Trial, ...]:
+    """What a task starts from: the fastest correct trials of earlier runs, each of another candidate, best first."""
+    return tuple(store.best(task.identity, chip.name, limit=KNOWN))
 
 
 class TaskWork:
@@ -94,7 +101,7 @@ class TaskWork:
         self.say(self.done or 0.02, f"proposing ({proposer.name})")
         found: list[tuple[Candidate, str]] = []
         if proposer is context.proposers[0] and number == 0:
-            self.known = tuple(context.store.best(self.task.identity, context.chip.name, limit=KNOWN))
+            self.known = known_trials(context.store, self.task, context.chip)
             found += [(trial.candidate, "known") for trial in self.known]
         request = ProposalRequest(
             self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .base import ProposalRequest as ProposalRequest
     from .base import Proposer as Proposer
     from .base import Workplace as Workplace
+    from .base import snf_file as snf_file
     from .briefs import brief as brief
     from .briefs import request_body as request_body
     from .choice import Choice as Choice
@@ -17,7 +18,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         access=["Access"],
-        base=["ProposalRequest", "Proposer", "Workplace"],
+        base=["ProposalRequest", "Proposer", "Workplace", "snf_file"],
         briefs=["brief", "request_body"],
         choice=["Choice", "choose"],
     )

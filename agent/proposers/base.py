@@ -41,8 +41,8 @@ class ProposalRequest:
 class Workplace:
     """What a run gives its proposers.
 
-    folder: for what they write for people.  say: tells the user.  stop: true ends them.  left: seconds of the run's
-    time that are left; infinite without a limit.
+    folder: for what they write for people; each task's SNF lies there (:func:`snf_file`).  say: tells the user.
+    stop: true ends them.  left: seconds of the run's time that are left; infinite without a limit.
     """
 
     run: str
@@ -51,6 +51,11 @@ class Workplace:
     say: Callable[[str], None]
     stop: Callable[[], bool]
     left: Callable[[], float]
+
+
+def snf_file(label: str) -> str:
+    """The name of a task's SNF file in the workplace's folder."""
+    return f"{label.replace(' ', '-')}.snf"
 
 
 class Proposer(Protocol):

@@ -12,11 +12,12 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agent.files import write_at_once
 from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.task import Task
 from prompts import outcome, said, write
 
-from .base import ProposalRequest, Workplace
+from .base import ProposalRequest, Workplace, snf_file
 from .briefs import answers_of, brief
 
 POLL_S = 0.2
@@ -53,17 +54,16 @@ class Manual:
             return []
         task = request.task
         folder = self.folder(task)
-        folder.mkdir(parents=True, exist_ok=True)
         answer = folder / "answer.py"
         self._asked[folder.name] = request
-        _write(folder / "prompt.md", self.prompt(request, answer))
+        write_at_once(folder / "prompt.md", self.prompt(request, answer))
         self.place.say(f"waiting for {answer} (see prompt.md beside it)")
         parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
         while not self.place.stop():
             source = _settled(answer)
             if source and source != self._seen.get(folder.name):
                 self._seen[folder.name] = source
-                _write(folder / "verdict.md", TAKEN)
+                write_at_once(folder / "verdict.md", TAKEN)
                 return [
                     Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
                 ]
@@ -77,25 +77,18 @@ class Manual:
         if request is not None:
             told = brief(replace(request, tried=(*request.tried, trial)), self.place.store, self.name)
             text = f"# {outcome(trial)}\n\n{said(told.answers[-1], told)}".rstrip() + "\n"
-            _write(folder / "verdict.md", text)
+            write_at_once(folder / "verdict.md", text)
 
     def prompt(self, request: ProposalRequest, answer: Path) -> str:
         """What is wanted, and where it goes."""
         told = write(brief(request, self.place.store, self.name))
-        snf = self.place.folder / f"{request.label.replace(' ', '-')}.snf"
+        snf = self.place.folder / snf_file(request.label)
         where = WHERE.format(answer=answer, snf=snf, chip=request.chip.name if request.chip else "auto")
         return "\n".join(message["content"] for message in told.messages) + where
 
     def folder(self, task: Task) -> Path:
         """Where a task's prompt, answer and verdict lie."""
         return self.place.folder / "-".join([task.name, *(f"{n}{v}" for n, v in task.graph.dims)])
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file at once: who looks for it never reads half of it."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def _settled(answer: Path) -> str:

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -175,10 +175,8 @@ class Endpoint:
             text = self.access.scrubbed(text).replace("\0", "")
             return text.encode("utf-8", "replace").decode("utf-8")
 
-        return Reply(
-            reply.status, clean(reply.text), clean(reply.finish)[:64], clean(reply.said),
-            reply.tokens_in, reply.tokens_out, reply.tokens_cached, reply.again_s,
-        )  # fmt: skip
+        text, finish, said = clean(reply.text), clean(reply.finish)[:64], clean(reply.said)
+        return replace(reply, text=text, finish=finish, said=said)
 
 
 # ---------------------------------------------------------------------------------------------------- answers
