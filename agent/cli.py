@@ -82,9 +82,20 @@ def run(
         str, typer.Option("--proposer", metavar="NAME", help="auto, synthesizer, manual or openai.")
     ] = "auto",
     model: Annotated[str | None, typer.Option("--model", help="Language model, for --proposer openai.")] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of proposals per task.")] = 2,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Of proposals for a task: 8 of a model's, else 2.")
+    ] = None,
     budget_minutes: Annotated[
         float | None, typer.Option("--budget-minutes", min=0, help="Start nothing new after this.")
+    ] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option("--budget-tokens", min=0, help="Of a model's prompts and answers; else 500000.")
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option("--budget-usd", min=0, help="Of a model that has a price; else no limit.")
+    ] = None,
+    prices: Annotated[
+        str | None, typer.Option("--prices", metavar="FILE.toml", help="Prices of models, before the known ones.")
     ] = None,
     shape: Shape = None,
     db: Db = None,
@@ -108,6 +119,9 @@ def run(
         model=model,
         rounds=rounds,
         budget_minutes=budget_minutes,
+        budget_tokens=budget_tokens,
+        budget_usd=budget_usd,
+        prices=prices,
         shape=options.sizes(shape),
         db=db,
         resume=resume,

@@ -378,21 +378,40 @@ class Answered(StrEnum):
     TRUNCATED = "truncated"  # the answer ended at the limit on its length
     REFUSED = "refused"  # by the model, or by a filter of the endpoint
     EMPTY = "empty"
-    # The endpoint failed; the same request may succeed later.
     RATE_LIMITED = "rate-limited"
     SERVER_ERROR = "server-error"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
     CUT = "cut"  # the connection ended inside the answer
-    # The endpoint will refuse the same request again.
     TOO_LONG = "too-long"  # the prompt does not fit the model's context
     BAD_REQUEST = "bad-request"
-    # The endpoint will refuse every request.
-    WRONG_KEY = "wrong-key"
+    WRONG_KEY = "wrong-key"  # from here on: the endpoint will refuse every request
     NOT_ALLOWED = "not-allowed"
     NO_QUOTA = "no-quota"
     UNKNOWN_MODEL = "unknown-model"
     NO_ENDPOINT = "no-endpoint"  # what answers there does not speak the protocol
+
+    @property
+    def readable(self) -> bool:
+        """The model had its say, if only by an empty text."""
+        return self in (Answered.ANSWERED, Answered.TRUNCATED, Answered.REFUSED, Answered.EMPTY)
+
+    @property
+    def passes(self) -> bool:
+        """The same request may succeed later."""
+        return self in (
+            Answered.RATE_LIMITED, Answered.SERVER_ERROR, Answered.TIMEOUT, Answered.UNREACHABLE, Answered.CUT
+        )  # fmt: skip
+
+    @property
+    def turned_away(self) -> bool:
+        """The endpoint said no, or was not there, before a model worked: there is nothing to charge."""
+        return not self.broken_off and not self.readable
+
+    @property
+    def broken_off(self) -> bool:
+        """Nobody knows how much a model wrote: counts that came before are not the last ones."""
+        return self in (Answered.SENT, Answered.TIMEOUT, Answered.CUT)
 
 
 class LlmCall(Record):

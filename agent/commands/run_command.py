@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -10,7 +11,7 @@ from agent import loop
 from agent.console import console, emit
 from agent.loop import RunFolder, RunOptions, final_table, find_run, new_id, versions
 from agent.progress import Bars, Lines, Progress
-from agent.proposers import choose
+from agent.proposers import Choice, choose
 from evaluator import toolchain
 from evaluator.confinement import containment
 from knowledge_base import browse
@@ -30,8 +31,11 @@ def run(
     device: str,
     proposer: str,
     model: str | None,
-    rounds: int,
+    rounds: int | None,
     budget_minutes: float | None,
+    budget_tokens: int | None,
+    budget_usd: float | None,
+    prices: str | None,
     db: str | None,
     resume: str | None,
     seed: int | None,
@@ -54,6 +58,9 @@ def run(
         model=model,
         rounds=rounds,
         budget_minutes=budget_minutes,
+        budget_tokens=budget_tokens,
+        budget_usd=budget_usd,
+        prices=prices and os.path.abspath(prices),
         seed=secrets.randbits(31) if seed is None else seed,
         jobs=jobs,
     )
@@ -125,7 +132,7 @@ Begun = tuple[str, Any, Any, Any, Any, RunFolder]
 def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
     """A new run: everything that can be wrong is found before anything is stored."""
     chip = chip_for(gpu)
-    choice = choose(asked.proposer, asked.model)
+    choice = _choice(asked)
     target = load_target(asked.target, dict(asked.shape))
     run_id = new_id(asked.target)
     folder = RunFolder(run_id)
@@ -148,16 +155,23 @@ def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
 
 
 def _resume(store: Any, run_id: str, asked: Any) -> Begun:
-    """A run that stopped: its target as it was, its options; rounds, budget and jobs as they are asked for now."""
+    """A run that stopped: its target as it was, its options; rounds, minutes and jobs as they are asked for now.
+
+    What it may spend in all stays, unless that is asked for anew, too.
+    """
     from dataclasses import replace
 
     path = find_run(run_id)
     folder = RunFolder(path.name)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
-    options = replace(options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs)
+    now = {name: getattr(asked, name) for name in ("model", "budget_tokens", "budget_usd", "prices")}
+    options = replace(
+        options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs,
+        **{name: value for name, value in now.items() if value is not None},
+    )  # fmt: skip
     try:
-        choice = choose(options.proposer, asked.model or options.model)
+        choice = _choice(options)
     except UserError:
         store.finish_run(path.name, record.status, EXIT_USAGE, record.summary)  # it stays as it was
         folder.close()
@@ -165,6 +179,16 @@ def _resume(store: Any, run_id: str, asked: Any) -> Begun:
     graph = parse((path / "target.snf").read_text(encoding="utf-8"), record.target)
     folder.log("resumed")
     return path.name, options, chip_for(record.chip), choice, graph, folder
+
+
+def _choice(options: RunOptions) -> Choice:
+    return choose(
+        options.proposer,
+        options.model,
+        tokens=options.budget_tokens,
+        usd=options.budget_usd,
+        prices=options.prices,
+    )
 
 
 def _toolchain() -> None:

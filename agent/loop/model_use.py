@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.console import count
+from agent.proposers import Allowance, LanguageModelChoice, Spent, charged
 from knowledge_base.records import Answered, LlmCall
 
 
@@ -14,9 +15,10 @@ from knowledge_base.records import Answered, LlmCall
 class ModelUse:
     """A run's calls.  ``outcomes``: how many ended how.  candidates: answers that held a file.
 
-    tokens_in, tokens_out: by the endpoint's counts; calls of which it gave none are not in them, nor what a call cost
-    that was cut off.  cost_usd: None where a counted call has no price.  failure: what the last call without an answer
-    died of; empty if none did.
+    tokens_in, tokens_out: by the endpoint's counts; calls of which it gave none are not in them.  cost_usd: None where
+    a counted call has no price.  charged_tokens, charged_usd: what counts against the budgets, a call that was cut off
+    or not counted with the most that it may have cost.  budget_usd: None where dollars were not limited.  failure: what
+    the last call without an answer died of; empty if none did.
     """
 
     model: str
@@ -27,23 +29,28 @@ class ModelUse:
     tokens_in: int
     tokens_out: int
     cost_usd: float | None
+    charged_tokens: int
+    charged_usd: float | None
+    budget_tokens: int
+    budget_usd: float | None
     failure: str
 
     @property
     def says(self) -> str:
         """One line for people."""
         ended = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
-        cost = "no price is known" if self.cost_usd is None else f"${self.cost_usd:.4f}"
-        tokens = f"{self.tokens_in:,} + {self.tokens_out:,} tokens"
         made = f"{count(self.calls, 'call')} ({ended}), {count(self.candidates, 'candidate')}"
-        return f"{self.model}: {made}, {tokens}, {cost}."
+        spent = Spent(self.charged_tokens, self.charged_usd or 0.0)
+        limits = Allowance(self.budget_tokens, self.budget_usd)
+        return f"{self.model}: {made}; {spent.of(limits, self.charged_usd is not None)}."
 
 
-def model_use(calls: Sequence[LlmCall]) -> ModelUse | None:
+def model_use(calls: Sequence[LlmCall], choice: LanguageModelChoice | None) -> ModelUse | None:
     """The sum of a run's calls; None where nothing was asked."""
-    if not calls:
+    if not calls or choice is None:
         return None
-    failed = [c for c in calls if c.status not in (Answered.ANSWERED, Answered.TRUNCATED, Answered.EMPTY)]
+    spent = charged(calls, choice.price)
+    failed = [c for c in calls if not c.status.readable or c.status is Answered.REFUSED]
     counted = [c for c in calls if c.tokens_in is not None]
     costs = [c.cost_usd for c in counted]
     return ModelUse(
@@ -55,5 +62,9 @@ def model_use(calls: Sequence[LlmCall]) -> ModelUse | None:
         tokens_in=sum(c.tokens_in or 0 for c in counted),
         tokens_out=sum(c.tokens_out or 0 for c in counted),
         cost_usd=round(sum(c or 0.0 for c in costs), 6) if costs and None not in costs else None,
+        charged_tokens=spent.tokens,
+        charged_usd=round(spent.usd, 6) if choice.price is not None else None,
+        budget_tokens=choice.limits.tokens,
+        budget_usd=choice.limits.usd,
         failure=f"{failed[-1].status.value}: {failed[-1].said}" if failed else "",
     )

@@ -47,19 +47,27 @@ PLAN = "v2"  # fused; the naive plan is recorded beside it
 PLANS = ("v1", "v2")
 # Of each job, for all tasks' configurations: keeps a block's first run on two cores below 2 minutes.
 SEARCH_SECONDS = 25.0
+ROUNDS, MODEL_ROUNDS = 2, 8  # of proposals for a task; a language model learns from what became of its answers
 PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asked for.  ``seed`` makes hidden inputs and judged sizes reproducible."""
+    """What the user asked for; None: what the proposer or its model has for it.
+
+    rounds: of proposals for each task.  seed: makes hidden inputs and judged sizes reproducible.  prices: a file with
+    prices of models.
+    """
 
     target: str
     shape: Mapping[str, int] = field(default_factory=dict)
     proposer: str = "auto"
     model: str | None = None
-    rounds: int = 2
+    rounds: int | None = None
     budget_minutes: float | None = None
+    budget_tokens: int | None = None
+    budget_usd: float | None = None
+    prices: str | None = None
     seed: int = 0
     jobs: int = 0
 
@@ -104,7 +112,7 @@ def run(
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
             folder.log("interrupted")
             raise
-    asked = model_use(store.calls(run_id))
+    asked = model_use(store.calls(run_id), choice.model)
     summary = RunSummary(
         id=run_id,
         target=options.target,
@@ -183,7 +191,7 @@ def _context(
         chip=chip,
         evaluator=evaluator_version(),
         seed=options.seed,
-        rounds=options.rounds,
+        rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
         jobs=max(1, cores() // jobs),
         search_seconds=SEARCH_SECONDS * jobs,
         progress=progress,

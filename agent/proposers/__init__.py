@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from .briefs import brief as brief
     from .briefs import request_body as request_body
     from .choice import Choice as Choice
+    from .choice import LanguageModelChoice as LanguageModelChoice
     from .choice import choose as choose
+    from .language_model import Allowance as Allowance
+    from .language_model import Spent as Spent
+    from .language_model import charged as charged
 else:
     __getattr__, __all__ = exports(
         __name__,
         access=["Access"],
         base=["ProposalRequest", "Proposer", "Workplace", "snf_file"],
         briefs=["brief", "request_body"],
-        choice=["Choice", "choose"],
+        choice=["Choice", "LanguageModelChoice", "choose"],
+        language_model=["Allowance", "Spent", "charged"],
     )

@@ -120,9 +120,12 @@ class Endpoint:
                 )
                 if not refused or name not in sent or name in self._left_out:
                     continue
-                self._left_out.add(name)
                 if name == self._limit:
-                    self._limit = "max_tokens" if name == "max_completion_tokens" else "max_completion_tokens"
+                    other = "max_tokens" if name == "max_completion_tokens" else "max_completion_tokens"
+                    if other in self._left_out:
+                        return False  # an answer without a limit may cost anything
+                    self._limit = other
+                self._left_out.add(name)
                 return True
         return False
 
@@ -205,13 +208,16 @@ def _finished(gathered: _Gathered) -> Reply:
 def _reply(status: Answered, gathered: _Gathered, said: str = "") -> Reply:
     usage = gathered.usage or {}
     details = usage.get("prompt_tokens_details") or {}
+    given, made, total = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if given is not None and made is not None and total is not None:
+        made = max(made, total - given)  # some count a model's thoughts in the total alone
     return Reply(
         status,
         text="".join(gathered.parts),
         finish=gathered.finish,
         said=said,
-        tokens_in=_count(usage.get("prompt_tokens")),
-        tokens_out=_count(usage.get("completion_tokens")),
+        tokens_in=given,
+        tokens_out=made,
         tokens_cached=_count(details.get("cached_tokens")),
     )
 
@@ -230,10 +236,14 @@ _CONTEXT = re.compile(
 
 def _failure(error: openai.OpenAIError) -> Reply:
     """An exception of the SDK as a reply."""
+    if isinstance(error, openai.APIConnectionError) and isinstance(
+        error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout
+    ):
+        return Reply(Answered.UNREACHABLE, said=_cause(error))
     if isinstance(error, openai.APITimeoutError):
         return Reply(Answered.TIMEOUT, said="the endpoint did not answer in time")
-    if isinstance(error, openai.APIConnectionError):
-        return Reply(Answered.UNREACHABLE, said=_cause(error))
+    if isinstance(error, openai.APIConnectionError):  # the request was sent, so that a model may have worked
+        return Reply(Answered.CUT, said=f"the connection ended before an answer: {_cause(error)}")
     if isinstance(error, openai.APIStatusError):
         return Reply(_status(error), said=_told(error), again_s=_again(error.response.headers))
     if isinstance(error, openai.APIError):  # an error event inside a stream

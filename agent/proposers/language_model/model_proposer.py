@@ -18,20 +18,18 @@ from agent.proposers.base import ProposalRequest, Workplace
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
 from knowledge_base.records import Answered, Candidate, LlmCall, Trial
 from knowledge_base.snf.task import Task
-from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, Prompt, outcome, write
+from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 
 from .answers import is_python, source_of
+from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint, Reply
-from .prices import cost_usd
+from .prices import Price
 
-LEAST_TOKENS = 2_000  # below it no file fits into an answer
 UNUSABLE = 3  # answers in a row without a file before a task is left to what is there
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 120.0
 AT_ONCE = 8  # requests under way
 
-READABLE = (Answered.ANSWERED, Answered.TRUNCATED, Answered.EMPTY, Answered.REFUSED)
-AGAIN = (Answered.RATE_LIMITED, Answered.SERVER_ERROR, Answered.TIMEOUT, Answered.UNREACHABLE, Answered.CUT)
 PROBLEMS = {
     Answered.TRUNCATED: "Your last answer was cut off at its greatest length. Think and write less.",
     Answered.EMPTY: "Your last answer was empty.",
@@ -78,15 +76,18 @@ class LanguageModel:
     name = "openai"
     learns = True
 
-    def __init__(self, access: Access, place: Workplace) -> None:
-        self.access, self.place = access, place
+    def __init__(
+        self, access: Access, place: Workplace, limits: Allowance | None = None, price: Price | None = None
+    ) -> None:
+        self.access, self.place, self.price = access, place, price
         self._endpoint = Endpoint(access)
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
         self._room = Room()
-        # The last call of each task at its sizes; of a run that goes on, the earlier ones count.
-        self._numbers = Counter(call.place for call in place.store.calls(place.run))
+        made = place.store.calls(place.run)  # of a run that goes on
+        self._budget = Budget(limits or Allowance(), price, made)
+        self._numbers = Counter(call.place for call in made)  # the last call of each task at its sizes
 
     def propose(self, request: ProposalRequest) -> list[Candidate]:
         """One candidate, or none where the model gave none and is not worth asking again."""
@@ -120,19 +121,23 @@ class LanguageModel:
         call: LlmCall | None = None
         for attempt in range(ATTEMPTS):
             with self._slots:
-                if self._ended or self.place.stop() or self.place.left() < 0:
+                if not self._goes_on():
                     return None
                 room = self._room
                 prompt = write(briefing, room.prompt, room.characters_a_token)
-                call, reply = self._call(request, prompt, room)
-            if call.status in READABLE:
+                kept = self._budget.reserve(request_body(self.access.model, prompt, room.answer), self._goes_on)
+                if kept is None:
+                    self._too_dear(request)
+                    return None
+                call, reply = self._call(request, kept)
+            if call.status.readable:
                 return call
             if call.status is Answered.TOO_LONG:
                 with self._lock:
                     self._room = min(self._room, room.smaller(call.said), key=lambda r: r.answer)
                 if self._room.answer >= LEAST_TOKENS:
                     continue
-            if call.status not in AGAIN:
+            if not call.status.passes:
                 break
             wait = reply.again_s
             if wait is None:
@@ -144,19 +149,21 @@ class LanguageModel:
             self._failed(request, call)
         return None
 
-    def _call(self, request: ProposalRequest, prompt: Prompt, room: Room) -> tuple[LlmCall, Reply]:
+    def _goes_on(self) -> bool:
+        return not self._ended and not self.place.stop() and self.place.left() >= 0
+
+    def _call(self, request: ProposalRequest, kept: Reservation) -> tuple[LlmCall, Reply]:
         """Sends the request once; recorded before and after."""
-        body = request_body(self.access.model, prompt, room.answer)
         call = LlmCall(
             run=self.place.run, task=request.task.identity, shape=request.task.sizes, number=1, model=self.access.model,
-            endpoint=self.access.address, request=body,
+            endpoint=self.access.address, request=kept.request,
         )  # fmt: skip
         with self._lock:
             self._numbers[call.place] += 1
             call = call.fuller(number=self._numbers[call.place])
         self.place.store.record_call(call)
         start = time.monotonic()
-        reply = self._endpoint.ask(body, self.place.stop, self.place.left())
+        reply = self._endpoint.ask(kept.request, self.place.stop, self.place.left())
         call = call.fuller(
             status=reply.status, text=reply.text, finish=reply.finish, said=reply.said, tokens_in=reply.tokens_in,
             tokens_out=reply.tokens_out, tokens_cached=reply.tokens_cached, cost_usd=self._cost(reply),
@@ -164,17 +171,16 @@ class LanguageModel:
         )  # fmt: skip
         call = LlmCall.model_validate(call.model_dump())  # what the endpoint said is made one clean line
         self.place.store.record_call(call)
+        self._budget.settle(kept, call)
         with self._lock:
             self._room = self._room.counted(call)
         self.place.say(f"{request.label}: call {call.number}, {_spent(call)}")
         return call, reply
 
     def _cost(self, reply: Reply) -> float | None:
-        if reply.tokens_in is None or reply.tokens_out is None:
+        if self.price is None or reply.tokens_in is None or reply.tokens_out is None:
             return None
-        return cost_usd(
-            self.access.model, self.access.address, reply.tokens_in, reply.tokens_out, reply.tokens_cached or 0
-        )
+        return self.price.usd(reply.tokens_in, reply.tokens_out, reply.tokens_cached or 0)
 
     def _waited(self, seconds: float) -> bool:
         """Whether the run still goes on after so long."""
@@ -185,10 +191,15 @@ class LanguageModel:
             time.sleep(min(0.1, left))
         return True
 
+    def _too_dear(self, request: ProposalRequest) -> None:
+        """Says that the budget ends it; other tasks may have a shorter prompt."""
+        if self._goes_on():
+            self.place.say(f"{request.label}: too little is left for another call ({self._budget.says})")
+
     def _failed(self, request: ProposalRequest, call: LlmCall) -> None:
         """Says why there is no answer, and whether others need not ask."""
         why = f"{call.status.value}: {call.said}" if call.said else call.status.value
-        if call.status in AGAIN and call.status is not Answered.UNREACHABLE:
+        if call.status.passes and call.status is not Answered.UNREACHABLE:
             self.place.say(f"{request.label}: the model gave no answer ({why}); what is there stands")
             return
         with self._lock:
