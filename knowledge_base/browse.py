@@ -70,8 +70,9 @@ def attempts(
 def calls(database: Database, *, op: str = "", status: str = "", run: str = "", limit: int = 50) -> list[Row]:
     """Calls of language models, latest first, without their texts; of one run: in its order."""
     c = CALLS.c
-    columns = (c.run_id, c.number, c.model, c.candidate, c.status, c.tokens_in, c.tokens_out, c.cost_usd, c.seconds)
-    query = select(c.key.label("call"), TASKS.c.name.label("task"), *columns, c.created_at)
+    asked, came = (c.run_id, c.number, c.model, c.move), (c.candidate, c.status, c.paid)
+    cost = (c.tokens_in, c.tokens_out, c.cost_usd, c.seconds)
+    query = select(c.key.label("call"), TASKS.c.name.label("task"), *asked, *came, *cost, c.created_at)
     query = query.join(TASKS, TASKS.c.key == c.task)
     query = query.order_by(c.created_at if run else c.created_at.desc()).limit(limit)
     of_run = and_(*_begins(c.run_id, run)) if run else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -414,14 +414,33 @@ class Answered(StrEnum):
         return self in (Answered.SENT, Answered.TIMEOUT, Answered.CUT)
 
 
+class Move(StrEnum):
+    """What is asked for: a kernel from nothing, or one that goes on from earlier ones."""
+
+    FRESH = "fresh"
+    REPAIR = "repair"  # mends one that was rejected
+    IMPROVE = "improve"  # makes one that is right faster
+    CROSSOVER = "crossover"  # makes one of two that are right
+    TRANSFER = "transfer"  # does as another task's kernel does
+
+
+def place_of(task: str, shape: Mapping[str, int]) -> str:
+    """Names a task at its sizes; ``task``: its identity."""
+    return content_key("place", task, shape)
+
+
 class LlmCall(Record):
     """One request to a language model, whole, and what came back.
 
     number: within run, task and shape, from 1; a request that is sent again after a failure is another call.
+    question: likewise, but one that is sent again keeps it: what was asked for as number so much.
+    move, about: what was asked for, and of which candidates (digests).
     request: the body that was sent, its ``messages`` among it.  text: the answer.  said: the endpoint's error.
     Tokens are the endpoint's own count, None where it gave none (``tokens_cached``: of those in, read from its cache).
     cost_usd: by the price list at that time; None where the model has no price there.
     candidate: digest of the candidate that the answer holds; empty where it holds none, and ``problem`` says why.
+    paid: whether it brought what was asked for: a right kernel for a rejected one, else a new fastest one; None before
+    that is known.
     """
 
     run: str
@@ -442,6 +461,10 @@ class LlmCall(Record):
     seconds: float = 0.0
     candidate: str = ""
     problem: Said = ""
+    question: int = 0
+    move: Move = Move.FRESH
+    about: tuple[str, ...] = ()
+    paid: bool | None = None
 
     @property
     def key(self) -> str:
@@ -451,7 +474,7 @@ class LlmCall(Record):
     @property
     def place(self) -> str:
         """The task at its sizes: within it calls are numbered."""
-        return content_key("place", self.task, self.shape)
+        return place_of(self.task, self.shape)
 
     @property
     def prompt(self) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from knowledge_base.content import content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, LlmCall, Status, Trial
+from knowledge_base.records import Candidate, LlmCall, Move, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.snf.printer import show
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
     from sqlalchemy.engine import Connection
 
+_LATEST = 500  # calls of a model that say what pays: enough, and soon read
 _CHUNK = 500  # keys per query: below every database's limit on bound variables
 
 
@@ -139,9 +140,11 @@ class Store:
             "tokens_out": call.tokens_out,
             "cost_usd": call.cost_usd,
             "seconds": call.seconds,
+            "paid": call.paid,
             "record": plain(call.model_dump()),
         }
-        fixed = {"run_id": call.run, "task": call.task, "number": call.number, "model": call.model[:255]}
+        fixed = {"run_id": call.run, "task": call.task, "number": call.number}
+        fixed |= {"model": call.model[:255], "move": call.move.value}
         mine = CALLS.c.key == call.key
         with self.database.write() as connection:
             if connection.execute(select(CALLS.c.key).where(mine)).first():
@@ -219,6 +222,15 @@ class Store:
         with self.database.read() as connection:
             query = select(CALLS.c.record).where(CALLS.c.run_id == run).order_by(CALLS.c.created_at)
             return [LlmCall.model_validate(record) for record in connection.execute(query).scalars()]
+
+    def moves(self, model: str, but: str) -> list[tuple[Move, bool, int]]:
+        """What a model was asked for in all runs ``but`` one: (move, whether it paid, tokens), the latest first."""
+        c = CALLS.c
+        query = select(c.move, c.paid, c.tokens_in + c.tokens_out)
+        query = query.where(c.model == model[:255], c.paid.is_not(None), c.run_id != but)
+        with self.database.read() as connection:
+            rows = connection.execute(query.order_by(c.created_at.desc()).limit(_LATEST)).all()
+        return [(Move(move), bool(paid), int(tokens or 0)) for move, paid, tokens in rows]
 
     def artifacts(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The stored artifacts with these keys; one that is not stored, or was damaged since, is absent."""

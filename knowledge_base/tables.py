@@ -152,7 +152,7 @@ class ArtifactRow(Table, table=True):
 
 
 class AttemptRow(Table, table=True):
-    """What a run tried, in order.  ``move``: known | fresh | repair | improve | transfer | search | check | compose.
+    """What a run tried, in order.  ``move``: known, search, check, compose, or a proposal's (:class:`.records.Move`).
 
     Attempts are a run's story; trials are what is known.  A trial reused by ten runs has ten attempts.
     """
@@ -245,7 +245,7 @@ class RuleEvidenceRow(Table, table=True):
 class LlmCallRow(Table, table=True):
     """A :class:`knowledge_base.records.LlmCall`: its key, the record, and what is listed and added up.
 
-    candidate: a digest.  tokens and cost are NULL where they are not known.
+    candidate: a digest.  tokens and cost are NULL where they are not known, ``paid`` before the answer was judged.
     """
 
     __tablename__: ClassVar[str] = "llm_calls"
@@ -254,7 +254,8 @@ class LlmCallRow(Table, table=True):
     run_id: str = Field(max_length=96)
     task: str = _key_of("tasks")
     number: int
-    model: str = Field(max_length=255)
+    model: str = Field(max_length=255, index=True)
+    move: str = Field(max_length=16)
     prompt: str = Field(max_length=64, index=True)
     candidate: str = Field(default="", max_length=64, index=True)
     status: str = Field(max_length=32)
@@ -262,6 +263,7 @@ class LlmCallRow(Table, table=True):
     tokens_out: int | None = None
     cost_usd: float | None = None
     seconds: float = 0.0
+    paid: bool | None = None
     created_at: str = Field(max_length=32)
     record: dict[str, Any] = _json()
 

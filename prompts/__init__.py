@@ -10,6 +10,7 @@ from knowledge_base.lazy import exports
 if TYPE_CHECKING:
     from .briefing import Answer as Answer
     from .briefing import Briefing as Briefing
+    from .change import CLOSE as CLOSE
     from .feedback import outcome as outcome
     from .feedback import said as said
     from .prompt import CHARACTERS_A_TOKEN as CHARACTERS_A_TOKEN
@@ -21,6 +22,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         briefing=["Answer", "Briefing"],
+        change=["CLOSE"],
         feedback=["outcome", "said"],
         prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "write"],
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from knowledge_base.advice import Advice
 from knowledge_base.chips import Chip
-from knowledge_base.records import Measurement, Trial
+from knowledge_base.records import Measurement, Move, Trial
 from knowledge_base.snf.task import Task
 
 NOTHING_KNOWN = Advice()
@@ -33,6 +33,8 @@ class Briefing:
     advice: what the knowledge base has to say about the task on the chip.
     best: the fastest correct trial that is known, from wherever, and its time; None before there is one.
     answers: the model's own earlier answers, oldest first, each with what became of it.
+    move, about: what is asked for, and of which candidates (digests): answers, the best, or the advice's example.
+    another: somebody else is asked for a fresh kernel at the same time.
     problem: why the last answer could not be read as a file; empty if it could, and in a first prompt.
     """
 
@@ -44,4 +46,7 @@ class Briefing:
     advice: Advice = NOTHING_KNOWN
     best: tuple[Trial, Measurement] | None = None
     answers: tuple[Answer, ...] = ()
+    move: Move = Move.FRESH
+    about: tuple[str, ...] = ()
+    another: bool = False
     problem: str = ""

@@ -10,6 +10,7 @@ import functools
 from importlib.util import find_spec
 from pathlib import Path
 
+from kernels_generated.runtime.syntax import parse
 from knowledge_base.snf.task import Task
 
 PACKAGE = "tilegym"
@@ -48,7 +49,7 @@ def excerpt(file: str, function: str) -> str:
     """A function of the installed package with those of its file that it calls; empty where it is not there."""
     path = _folder() / OPS / file
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return ""
     known = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

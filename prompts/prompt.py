@@ -19,7 +19,7 @@ from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.advice import Belief
 from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
-from knowledge_base.records import Trial
+from knowledge_base.records import Move, Trial
 from knowledge_base.snf.ops import OPS
 from knowledge_base.snf.printer import show, signature
 from knowledge_base.snf.task import Task
@@ -78,8 +78,8 @@ def write(briefing: Briefing, limit: int = LIMIT_TOKENS, characters_a_token: flo
     """The prompt for a briefing, of at most about ``limit`` tokens.
 
     Where it would be longer, the longest part that can be shortened is, one step, until it fits: findings from the last
-    one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task
-    and the last answer are never shortened.
+    one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task,
+    the last answer and the kernels that the request is about are never shortened.
     """
     drafts = [draft for draft in _drafts(briefing) if draft.text(0)]
     cut = [0] * len(drafts)
@@ -112,12 +112,11 @@ def _drafts(b: Briefing) -> list[_Draft]:
     def fixed(name: str, role: str, **values: Any) -> _Draft:
         return _Draft(name, role, lambda _: _fill(name, values))
 
-    def droppable(name: str, values: Mapping[str, Any] | None) -> _Draft:
-        return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 1)
+    def droppable(name: str, values: Mapping[str, Any] | None, kept: bool = False) -> _Draft:
+        return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 0 if kept else 1)
 
-    last = b.answers[-1].trial if b.answers else None
     ops = {node.op for node in b.task.graph.nodes}
-    best = _best(b)
+    best, example = _best(b), _example(b)
     return [
         fixed("contract", "system", cutile=version(), example=_text("example.txt"), **_limits(b)),
         fixed("language", "system", functions=functions()),
@@ -126,10 +125,15 @@ def _drafts(b: Briefing) -> list[_Draft]:
         fixed("axes", "user", ops=ops, rows=any(OPS[op].kind in ("row", "reduction") for op in ops)),
         droppable("gallery", _gallery(b)),
         _knowledge(b),
-        droppable("example", _example(b)),
-        _Draft("best", "user", lambda n: _fill("best", best | ({"source": ""} if n else {})) if best else "", 1),
+        droppable("example", example, kept=b.move is Move.TRANSFER),
+        _Draft(
+            "best",
+            "user",
+            lambda n: _fill("best", best | ({"source": ""} if n else {})) if best else "",
+            0 if b.best is not None and b.best[0].candidate.digest in b.about else 1,
+        ),
         _trials(b),
-        fixed("request", "user", problem=b.problem, number=len(b.answers), wrong=last is not None and not last.general),
+        fixed("request", "user", **_request(b)),
     ]
 
 
@@ -164,6 +168,21 @@ def _best(b: Briefing) -> dict[str, Any] | None:
         return None
     trial, time = b.best
     return {"best": time, "floor_us": b.floor_us, "number": _best_answer(b) + 1} | _shown(trial)
+
+
+def _request(b: Briefing) -> dict[str, Any]:
+    """What is asked for, with the kernels that it is about as the prompt names them."""
+    numbers = {answer.trial.candidate.digest: number for number, answer in enumerate(b.answers, 1)}
+    named = [f"answer {numbers[d]}" if d in numbers else "the fastest kernel so far" for d in b.about]
+    example = b.advice.example[0] if b.advice.example is not None else ""
+    return {
+        "problem": b.problem,
+        "move": b.move.value,
+        "named": named,
+        "example": example,
+        "number": len(b.answers),
+        "another": b.another,
+    }
 
 
 def _shown(trial: Trial) -> dict[str, str]:
@@ -213,9 +232,11 @@ def _belief(belief: Belief) -> str:
 def _trials(b: Briefing) -> _Draft:
     """The answers.  Shortened from the oldest: first the sources go, then the answers.
 
-    The last one stays whole, and the fastest one, if it is the fastest kernel that is known.
+    The last one stays whole, those that the request is about, and the fastest one, if it is the fastest kernel that is
+    known.
     """
-    kept = {len(b.answers) - 1, _best_answer(b)}
+    about = {i for i, answer in enumerate(b.answers) if answer.trial.candidate.digest in b.about}
+    kept = {len(b.answers) - 1, _best_answer(b)} | about
     order = [i for i in range(len(b.answers)) if i not in kept]
 
     def text(steps: int) -> str:

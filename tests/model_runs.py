@@ -79,14 +79,18 @@ def go(
     timer: Timer | None = None,
     said: Said | None = None,
     tokens: int | None = None,
+    text: str = ADD,
+    jobs: int = 1,
+    seed: int = 1,
 ) -> RunSummary:
-    options = RunOptions("target", seed=1, jobs=1, rounds=rounds)
+    """The run ``name`` of a target (``text``) in a folder with its own knowledge base."""
+    options = RunOptions("target", seed=seed, jobs=jobs, rounds=rounds)
     choice = choose("openai", "a-model", {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY}, tokens=tokens)
     with Store.open(str(folder / "kb.db")) as store:
         store.start_run(RunRecord(name, "target", "h200", "cpu", choice.name, "running"))
         where = RunFolder(name, folder)
         try:
-            target = parse(ADD, "target")
+            target = parse(text, "target")
             return run(name, options, target, CHIPS["h200"], choice, store, where, said or Said(), timer or Favour())
         finally:
             where.close()

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from agent.proposers.base import ProposalRequest
 from agent.proposers.briefs import brief
 from evaluator.judging import judge
 from evaluator.trial import begin
+from knowledge_base.advice import Advice
 from knowledge_base.chips import CHIPS, chip
-from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stage, Status, Trial, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Move, Stage, Status, Trial, Verdict
 from knowledge_base.snf import canonical, decompose, everyday, load_target, parse, targets
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.ops import OPS
@@ -25,7 +27,7 @@ from knowledge_base.store import Store
 from prompts import Prompt, write
 from prompts.cheat_sheet import LEFT_OUT, NOTES, SHOWN, functions
 from prompts.examples import KERNELS, excerpt
-from prompts.prompt import LIMIT_TOKENS, TEMPLATES
+from prompts.prompt import CHARACTERS_A_TOKEN, LIMIT_TOKENS, TEMPLATES
 
 H200 = chip("h200")
 ROOT = Path(__file__).parents[1]
@@ -41,10 +43,11 @@ class Prompts:
         self.store = store
 
     def of(
-        self, name: str = "linear_gelu", *tried: Trial, problem: str = "", gpu: str = "h200", **limits: Any
-    ) -> Prompt:
+        self, name: str = "linear_gelu", *tried: Trial, gpu: str = "h200", limit: int = LIMIT_TOKENS,
+        characters_a_token: float = CHARACTERS_A_TOKEN, **asked: Any,
+    ) -> Prompt:  # fmt: skip
         request = ProposalRequest(everyday(name), chip(gpu), tried=tried)
-        return write(brief(request, self.store, problem=problem), **limits)
+        return write(replace(brief(request, self.store), **asked), limit, characters_a_token)
 
     def text(self, name: str = "linear_gelu", *tried: Trial, **more: Any) -> str:
         return "\n".join(message["content"] for message in self.of(name, *tried, **more).messages)
@@ -61,6 +64,10 @@ def tried(
 ) -> Trial:
     candidate = Candidate(source=source, task=everyday(task).identity, proposer=by)
     return begin(candidate, everyday(task), chip(gpu), {"TM": 64}).fuller(verdict=verdict, **fields)
+
+
+def mends(answer: Trial) -> dict[str, Any]:
+    return {"move": Move.REPAIR, "about": (answer.candidate.digest,)}
 
 
 def took(us: float) -> tuple[Measurement]:
@@ -261,14 +268,16 @@ def test_a_verdict_reaches_its_author_with_line_and_hint(prompts: Prompts) -> No
         message="Dimension #0 of shape (48, 64) is not a power of two", hint="use (64, 64) and mask", line=12,
         source="ct.load(x, (i, j), (48, 64))",
     )  # fmt: skip
-    said = prompts.text("linear_gelu", tried("the source\n", verdict))
+    answer = tried("the source\n", verdict)
+    said = prompts.text("linear_gelu", answer, **mends(answer))
     for part in (verdict.message, verdict.hint, "Line 12: `ct.load(x, (i, j), (48, 64))`", "the source\n", "TM=64"):
         assert part in said
     assert "Mend answer 1" in said
 
 
 def test_a_right_answer_that_refuses_sizes_is_told_which(prompts: Prompts) -> None:
-    said = prompts.text("linear_gelu", tried("the source\n", RIGHT, infeasible=({"M": 7, "N": 13, "K": 1},)))
+    answer = tried("the source\n", RIGHT, infeasible=({"M": 7, "N": 13, "K": 1},))
+    said = prompts.text("linear_gelu", answer, **mends(answer))
     assert "launch raised ValueError at M=7, N=13, K=1" in said
     assert "Mend answer 1" in said
 
@@ -283,6 +292,40 @@ def test_the_fastest_kernel_is_shown_once(prompts: Prompts) -> None:
     said = prompts.text("linear_gelu", floor)
     assert "70.0 µs (modelled), 1.79 times the speed of light, with TM=64" in said
     assert said.count("# floor\n") == 1
+
+
+def test_what_a_request_is_about_is_named_and_shown_whole(prompts: Prompts) -> None:
+    """Whatever else is shortened: the kernels that are to be mended, improved or crossed."""
+    pad = "# " + 16_000 * "pad " + "\n"
+    old = tried("# old\n" + pad, RIGHT, measurements=took(61.0))
+    wrong = [tried(f"# wrong {i}\n" + pad, WRONG) for i in range(3)]
+    floor = tried("# floor\n" + pad, RIGHT, by="synthesizer", measurements=took(55.0))
+    answers = (floor, old, *wrong)
+
+    def asked(move: Move, *about: Trial, **more: Any) -> str:
+        digests = tuple(trial.candidate.digest for trial in about)
+        return prompts.text("linear_gelu", *answers, move=move, about=digests, **more)
+
+    said = asked(Move.REPAIR, wrong[1])
+    assert "Mend answer 3: " in said
+    assert (wrong[1].candidate.source in said, wrong[0].candidate.source in said) == (True, False)
+    said = asked(Move.IMPROVE, floor)
+    assert "The fastest kernel so far is right. Make one change" in said
+    assert (floor.candidate.source in said, old.candidate.source in said) == (True, False)
+    said = asked(Move.CROSSOVER, floor, old)
+    assert "The fastest kernel so far and answer 1 are both right." in said
+    assert (floor.candidate.source in said, old.candidate.source in said) == (True, True)
+    said = asked(Move.FRESH)
+    assert "of another structure than your answers so far" in said
+    assert floor.candidate.source not in said
+    example = Advice(example=("layernorm", tried("# example\n" + pad, RIGHT, "layernorm", measurements=took(9.0))))
+    said = asked(Move.TRANSFER, advice=example)
+    assert "in the way of the best kernel known for layernorm" in said
+    assert "# example\n" + pad in said
+    assert "# example\n" not in asked(Move.REPAIR, wrong[2], advice=example)
+    two = [prompts.text("linear_gelu", another=another) for another in (False, True)]
+    assert "being written by somebody else" not in two[0]
+    assert "being written by somebody else" in two[1]
 
 
 def test_a_problem_with_the_form_is_what_is_asked_for_next(prompts: Prompts) -> None:
@@ -326,7 +369,8 @@ GOLDEN: dict[str, tuple[str, str, tuple[Trial, ...]]] = {
 def golden(prompts: Prompts, name: str) -> str:
     """A prompt as it is read, without what is other people's text: TileGym's source, cuTile's signatures."""
     task, gpu, answers = GOLDEN[name]
-    made = prompts.of(task, *answers, gpu=gpu)
+    asked = {"first": {}, "mend": mends(answers[-1]), "improve": mends(answers[-1]) | {"move": Move.IMPROVE}}
+    made = prompts.of(task, *answers, gpu=gpu, **asked[name])
     parts = []
     for section in made.sections:
         text = section.text.replace(functions(), "…")

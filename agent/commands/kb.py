@@ -162,9 +162,10 @@ LISTINGS: dict[str, Listing] = {
         ("op", "status", "run"),
         (
             ("id", "left", 8, _id("call")),
-            ("task", "left", 16, _field("task")),
-            ("model", "left", 13, _field("model")),
-            ("status", "left", 12, _field("status")),
+            ("task", "left", 13, _field("task")),
+            ("model", "left", 11, _field("model")),
+            ("move", "left", 9, _field("move")),
+            ("status", "left", 9, _field("status")),
             ("kernel", "left", 8, lambda r: r["candidate"][:8]),
             ("tokens", "right", 7, lambda r: "" if r["tokens_out"] is None else f"{r['tokens_in'] + r['tokens_out']}"),
             ("$", "right", 7, lambda r: "" if r["cost_usd"] is None else f"{r['cost_usd']:.4f}"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,9 @@ from knowledge_base.store import Store
 if TYPE_CHECKING:
     from .judges import Judges
     from .rundir import RunFolder
+
+
+TURN_S = 0.2
 
 
 class RunStopped(Exception):
@@ -43,9 +48,9 @@ class RunContext:
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None
-    at_once: int = 1  # tasks
-    ended: set[str] = field(default_factory=set)  # labels of the tasks that are done
-    count: int = 1  # tasks of the run
+    at_once: int = 1  # tasks that compute; others wait for their proposer's answers, or for a slot
+    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))  # as many
+    unfinished: dict[str, float] = field(default_factory=dict)  # by label: weight in what is shared by the tasks
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def check_time(self) -> None:
@@ -59,9 +64,19 @@ class RunContext:
         if self.stopping.is_set():
             raise RunStopped
 
-    def unfinished(self) -> int:
-        """How many tasks still need some of the time."""
-        return self.count - len(self.ended)
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Holds a slot, for work that keeps a core busy; raises RunStopped if the run is interrupted before."""
+        while not self.slots.acquire(timeout=TURN_S):  # in short waits, so that an interruption is heard
+            self.check_stopping()
+        try:
+            yield
+        finally:
+            self.slots.release()
+
+    def part(self, label: str) -> float:
+        """A task's part of what the unfinished tasks share, by weight."""
+        return self.unfinished[label] / sum(self.unfinished.values())
 
     @property
     def left(self) -> float:

@@ -133,6 +133,8 @@ def _task(t: Document) -> list[str]:
         lines += [f"Kernel `{t['kernel'][:12]}` by {t['proposer']} in `{t['folder']}`. {t['note']}".rstrip(), ""]
         of = count(effort["configurations"], "configuration")
         lines += [f"{effort['searched']} of {of} compiled and ranked by {t['kind']} time.", ""]
+        if over := t.get("over"):
+            lines += [f"Asked no more: {over}.", ""]
         for number, plan in enumerate(t["plans"], 1):
             lines.append(f"- plan {number}: {' and '.join(plan['guards']) or 'every size'}")
         for e in (*t["evidence"], *t["evidence_elsewhere"]):

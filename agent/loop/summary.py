@@ -32,7 +32,7 @@ class TaskResult:
     label: the task's name, with what tells it from others of that name.  calls: how often the target makes it.
     floor_us: of one call, in µs.  status: correct | the last verdict's | unfinished (budget, interruption).
     trial, time, plans: the winner, its time of the kind that the run compares by, its launch plans.  share: of the
-    target's time.  folder: where the winner lies, in the run's.
+    target's time.  folder: where the winner lies, in the run's.  over: why its proposer was asked no more.
     """
 
     label: str
@@ -48,6 +48,7 @@ class TaskResult:
     rejected: tuple[Trial, ...] = ()
     effort: Effort = field(default_factory=Effort)
     folder: str = ""
+    over: str = ""
 
     @property
     def correct(self) -> bool:
@@ -80,6 +81,7 @@ class TaskResult:
             "rejected": [trial.brief() for trial in self.rejected],
             "effort": asdict(self.effort),
             "folder": self.folder,
+            "over": self.over,
         }
 
 

@@ -48,6 +48,7 @@ PLANS = ("v1", "v2")
 # Of each job, for all tasks' configurations: keeps a block's first run on two cores below 2 minutes.
 SEARCH_SECONDS = 25.0
 ROUNDS, MODEL_ROUNDS = 2, 8  # of proposals for a task; a language model learns from what became of its answers
+LEAST_SHARE = 0.5  # of an even part, that the smallest task may use of a model's budget
 PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
 
 
@@ -100,11 +101,11 @@ def run(
         store.record_tasks(task for plan in plans.values() for task in plan.tasks)
         _write_plans(folder, plans, chip)
         context = _context(run_id, options, chip, choice, store, folder, judges, timer, progress, stopping, jobs)
-        context = replace(context, at_once=jobs, count=len(decomposition.tasks))
+        context = replace(context, at_once=jobs, slots=threading.Semaphore(jobs))
         works = _works(context, decomposition)
         progress.begin([*(w.label for w in works), LABEL])
         try:
-            results = _work(works, jobs, context)
+            results = _work(works, context)
             composed = _composed(context, options.target, decomposition, works, results)
             good = all(r.correct for r in results) and composed is not None and composed.correct
         except KeyboardInterrupt:
@@ -179,6 +180,7 @@ def _context(
         say=progress.say,
         stop=stopping.is_set,
         left=lambda: math.inf if deadline is None else deadline - time.monotonic(),
+        seed=options.seed,
     )
     return RunContext(
         run=run_id,
@@ -212,13 +214,18 @@ def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
     works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
     for work in works:
         context.folder.write(f"prompts/{snf_file(work.label)}", _snf(work.task))
+        context.unfinished[work.label] = max(work.share, LEAST_SHARE / len(works))
     order = sorted(range(len(works)), key=lambda i: -floors[i])
     return [works[i] for i in order]
 
 
-def _work(works: list[TaskWork], jobs: int, context: RunContext) -> list[TaskResult]:
-    """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised."""
-    pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="task")
+def _work(works: list[TaskWork], context: RunContext) -> list[TaskResult]:
+    """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised.
+
+    Where a proposer is waited for, all tasks are under way at once, though no more compute than there are slots.
+    """
+    at_once = len(works) if any(proposer.learns for proposer in context.proposers) else context.at_once
+    pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="task")
     futures: list[Future[TaskResult]] = [pool.submit(work.run) for work in works]
     try:
         waiting = set(futures)

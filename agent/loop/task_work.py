@@ -12,7 +12,7 @@ import math
 import time
 from typing import Any
 
-from agent.console import us
+from agent.console import count, us
 from agent.proposers import ProposalRequest, Proposer
 from evaluator.timing import floor_us
 from knowledge_base.chips import Chip
@@ -20,6 +20,7 @@ from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
+from prompts import CLOSE
 
 from .conclude import keep
 from .context import RunContext, RunStopped
@@ -32,6 +33,7 @@ LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a sh
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
+PATIENCE = 3  # rounds of a proposer that bring nothing better, after which it is left
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
@@ -44,11 +46,12 @@ def known_trials(store: Store, task: Task, chip: Chip) -> tuple[Trial, ...]:
 class TaskWork:
     """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it.
 
-    ``share``: of the target's modelled floor, all calls together; it gets that share of the time for searching.
+    ``share``: of the target's modelled floor, all calls together; it gets that share of the time for searching, and of
+    a model's budget.
     """
 
     def __init__(self, context: RunContext, task: Task, label: str, calls: int, share: float) -> None:
-        self.context, self.task, self.label, self.calls = context, task, label, calls
+        self.context, self.task, self.label, self.calls, self.share = context, task, label, calls, share
         self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
         self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
         self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
@@ -61,17 +64,18 @@ class TaskWork:
         self.general: Trial | None = None  # the fastest kernel so far that serves every size
         self.special: Trial | None = None  # one that is faster and refuses some sizes
         self.done = 0.0  # share of the task's work, for the bar
+        self.over = ""  # why its last proposer was asked no more
 
     def run(self) -> TaskResult:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
         try:
+            self.known = known_trials(self.context.store, self.task, self.context.chip)
+            self.try_all([(trial.candidate, "known") for trial in self.known])
             for proposer in self.context.proposers:
-                for number in range(self.context.rounds):
-                    candidates = self.candidates(proposer, number)
-                    if not candidates:
-                        break
-                    self.decide(self.rankings(candidates))
+                self.over = self.ask(proposer)
+                if proposer.learns:
+                    self.context.progress.say(f"{self.label}: asked no more: {self.over}")
         except (RunStopped, EnvironmentLacks) as error:
             if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
                 raise  # otherwise: its judge was ended because the run is
@@ -94,32 +98,55 @@ class TaskWork:
 
     # ------------------------------------------------------------------------------------------------ candidates
 
-    def candidates(self, proposer: Proposer, number: int) -> list[tuple[Candidate, str]]:
-        """(candidate, move) of a proposer's round: in a task's first one the known ones too; none twice."""
-        context = self.context
-        context.check_time()
-        self.say(self.done or 0.02, f"proposing ({proposer.name})")
-        found: list[tuple[Candidate, str]] = []
-        if proposer is context.proposers[0] and number == 0:
-            self.known = known_trials(context.store, self.task, context.chip)
-            found += [(trial.candidate, "known") for trial in self.known]
-        request = ProposalRequest(
-            self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind
-        )
-        found += [(candidate, self.move(candidate)) for candidate in proposer.propose(request)]
-        if proposer.learns:
-            self.judge_all |= {candidate.digest for candidate, _ in found}
-        new = [(c, m) for c, m in found if not (c.digest in self.seen or self.seen.add(c.digest))]  # type: ignore[func-returns-value]
-        for candidate, _ in new:
-            context.store.record_candidate(candidate, run=context.run)
-        return new
+    def ask(self, proposer: Proposer) -> str:
+        """Tries what a proposer offers, round after round, for as long as it pays; returns why no longer."""
+        context, idle = self.context, 0
+        for number in range(context.rounds):
+            if proposer.learns and (why := self.close(number)):
+                return why
+            context.check_time()
+            self.say(self.done or 0.02, f"proposing ({proposer.name})")
+            request = ProposalRequest(
+                self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind,
+                context.part(self.label),
+            )  # fmt: skip
+            offer = proposer.propose(request)
+            if offer.over:
+                return offer.over
+            if proposer.learns:
+                self.judge_all |= {proposal.candidate.digest for proposal in offer.proposals}
+            before, right = self.fastest, self.right(proposer)
+            self.try_all([(proposal.candidate, proposal.move.value) for proposal in offer.proposals])
+            faster = self.fastest is not None and (before is None or self.fastest.over(before) < WORTH)
+            idle = 0 if faster or (self.right(proposer) and not right) else idle + 1
+            if idle == PATIENCE:
+                return f"{PATIENCE} rounds brought nothing faster"
+        return f"{count(context.rounds, 'round')} over"
 
-    def move(self, candidate: Candidate) -> str:
-        """What a proposer did: a fresh answer, one that mends a rejected one, or one that improves a right one."""
-        if not candidate.parent:
-            return "fresh"
-        right = any(trial.general and trial.candidate.digest == candidate.parent for trial in self.tried)
-        return "improve" if right else "repair"
+    def close(self, rounds: int) -> str:
+        """Why a model need not be asked: the speed of light is near.  A modelled time says so after a first round."""
+        time = self.fastest
+        if time is None or time.us > CLOSE * time.floor_us or (time.kind == "modelled" and not rounds):
+            return ""
+        return f"{time.us / time.floor_us:.2f} times the speed of light ({time.kind})"
+
+    @property
+    def fastest(self) -> Measurement | None:
+        """The time of the fastest kernel so far that serves every size."""
+        return self.time(self.general) if self.general is not None else None
+
+    def right(self, proposer: Proposer) -> bool:
+        """Whether a candidate of the proposer's serves every size."""
+        return any(trial.general and trial.candidate.proposer == proposer.name for trial in self.tried)
+
+    def try_all(self, candidates: list[tuple[Candidate, str]]) -> None:
+        """Searches and judges candidates, each with the move that it came by; none twice."""
+        new = [(c, m) for c, m in candidates if not (c.digest in self.seen or self.seen.add(c.digest))]  # type: ignore[func-returns-value]
+        for candidate, _ in new:
+            self.context.store.record_candidate(candidate, run=self.context.run)
+        if new:
+            with self.context.computing():
+                self.decide(self.rankings(new))
 
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[list[Trial], str]]:
         """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
@@ -137,7 +164,7 @@ class TaskWork:
 
     def part(self) -> float:
         """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
-        return min(1.0, self.context.at_once / max(1, self.context.unfinished()))
+        return min(1.0, self.context.at_once / max(1, len(self.context.unfinished)))
 
     def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:
         """The candidate's configurations: as they are known, else searched now and recorded."""
@@ -321,6 +348,7 @@ class TaskWork:
             rejected=self.rejected,
             effort=Effort(searched, configurations, round(time.monotonic() - start, 3), not self.fresh),
             folder=folder,
+            over=self.over,
         )
 
     def say(self, done: float, now: str) -> None:
@@ -328,7 +356,7 @@ class TaskWork:
         self.context.progress.step(self.label, done, 1.0, now)
 
     def say_end(self, good: bool, text: str) -> None:
-        self.context.ended.add(self.label)
+        self.context.unfinished.pop(self.label, None)
         self.context.progress.end(self.label, good, text)
         self.context.folder.log(f"{self.label}: {text}")
 

@@ -6,6 +6,8 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from .access import Access as Access
+    from .base import Offer as Offer
+    from .base import Proposal as Proposal
     from .base import ProposalRequest as ProposalRequest
     from .base import Proposer as Proposer
     from .base import Workplace as Workplace
@@ -22,7 +24,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         access=["Access"],
-        base=["ProposalRequest", "Proposer", "Workplace", "snf_file"],
+        base=["Offer", "Proposal", "ProposalRequest", "Proposer", "Workplace", "snf_file"],
         briefs=["brief", "request_body"],
         choice=["Choice", "LanguageModelChoice", "choose"],
         language_model=["Allowance", "Spent", "charged"],

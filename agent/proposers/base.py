@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from knowledge_base.chips import Chip
-from knowledge_base.records import Candidate, Kind, Trial
+from knowledge_base.records import Candidate, Kind, Measurement, Move, Trial
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 
@@ -27,6 +27,7 @@ class ProposalRequest:
     its source, and with what became of it: a verdict, a time, or both.
     label: what people see the task called in this run.
     kind: of the times that this run compares by.
+    part: of a run's budget, which this task may use up while others are at work.
     """
 
     task: Task
@@ -35,6 +36,37 @@ class ProposalRequest:
     tried: tuple[Trial, ...] = ()
     label: str = ""
     kind: Kind = "modelled"
+    part: float = 1.0
+
+    @property
+    def best(self) -> tuple[Trial, Measurement] | None:
+        """The fastest kernel on the chip that serves every size, with its time; None before there is one."""
+        times = [
+            (trial, time)
+            for trial in (*self.known, *self.tried)
+            if trial.general and trial.shape == self.task.sizes and (self.chip is None or trial.chip == self.chip.name)
+            if (time := trial.timed(self.kind)) is not None
+        ]
+        return min(times, key=lambda pair: pair[1].us, default=None)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate, and what its author was asked for."""
+
+    candidate: Candidate
+    move: Move = Move.FRESH
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a proposer hands back for a request, best guess first.
+
+    over: why it has no more to say, for people; empty where it is worth asking again, even if nothing came this time.
+    """
+
+    proposals: tuple[Proposal, ...] = ()
+    over: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +75,7 @@ class Workplace:
 
     folder: for what they write for people; each task's SNF lies there (:func:`snf_file`).  say: tells the user.
     stop: true ends them.  left: seconds of the run's time that are left; infinite without a limit.
+    seed: of what they leave to chance.
     """
 
     run: str
@@ -51,6 +84,7 @@ class Workplace:
     say: Callable[[str], None]
     stop: Callable[[], bool]
     left: Callable[[], float]
+    seed: int = 0
 
 
 def snf_file(label: str) -> str:
@@ -70,10 +104,11 @@ class Proposer(Protocol):
     @property
     def learns(self) -> bool: ...
 
-    def propose(self, request: ProposalRequest) -> list[Candidate]:
-        """Candidates for the request's task, best guess first; empty when there is nothing (more) to try.
+    def propose(self, request: ProposalRequest) -> Offer:
+        """Candidates for the request's task.
 
-        It is asked until it has none, or the run's rounds or time are over; also after a candidate was found correct.
+        It is asked until it has no more, or the run's rounds or time are over, or nothing has become better for a
+        while; also after a candidate was found correct.
         """
         ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from agent.proposers.base import ProposalRequest
@@ -12,17 +11,16 @@ from evaluator.timing import floor_us
 from evaluator.trace import read_axes
 from knowledge_base.advice import advice
 from knowledge_base.chips import DEFAULT, chip
-from knowledge_base.records import Measurement, Trial
+from knowledge_base.records import Trial
 from knowledge_base.store import Store
 from prompts import Answer, Briefing, Prompt
 
 MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three thousand
 
 
-def brief(request: ProposalRequest, store: Store, by: str = "openai", problem: str = "") -> Briefing:
-    """What ``by``, a proposer, is told for a request.  ``problem``: why its last answer could not be read."""
+def brief(request: ProposalRequest, store: Store, by: str = "openai") -> Briefing:
+    """What ``by``, a proposer, is told for a request; what it is asked for comes to it."""
     task, hardware = request.task, request.chip or chip(DEFAULT)
-    here = [t for t in (*request.known, *request.tried) if t.chip == hardware.name and t.shape == task.sizes]
     return Briefing(
         task=task,
         chip=hardware,
@@ -30,9 +28,8 @@ def brief(request: ProposalRequest, store: Store, by: str = "openai", problem: s
         rms_factor=RMS_FACTOR,
         largest_factor=LARGEST_FACTOR,
         advice=advice(store, task, hardware),
-        best=_best((trial, trial.timed(request.kind)) for trial in here if trial.general),
+        best=request.best,
         answers=tuple(_answer(trial, request, store) for trial in answers_of(request, by)),
-        problem=problem,
     )
 
 
@@ -61,8 +58,3 @@ def _answer(trial: Trial, request: ProposalRequest, store: Store) -> Answer:
     axes = read_axes(trial.candidate.source)
     total = math.prod(len(values) for values in axes.values()) if isinstance(axes, dict) else 0
     return Answer(trial, tuple(looked), total)
-
-
-def _best(timed: Iterable[tuple[Trial, Measurement | None]]) -> tuple[Trial, Measurement] | None:
-    found = [(trial, time) for trial, time in timed if time is not None]
-    return min(found, key=lambda pair: pair[1].us, default=None)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.files import write_at_once
-from knowledge_base.records import Candidate, Trial
+from knowledge_base.records import Candidate, Move, Trial
 from knowledge_base.snf.task import Task
 from prompts import outcome, said, write
 
-from .base import ProposalRequest, Workplace, snf_file
+from .base import Offer, Proposal, ProposalRequest, Workplace, snf_file
 from .briefs import answers_of, brief
 
 POLL_S = 0.2
@@ -48,27 +48,28 @@ class Manual:
     _seen: dict[str, str] = field(default_factory=dict)  # a task's folder → the answer that was taken last
     _asked: dict[str, ProposalRequest] = field(default_factory=dict)  # a task's folder → the last request
 
-    def propose(self, request: ProposalRequest) -> list[Candidate]:
-        """Waits for an answer that it has not taken yet; empty if told to stop, and once a general kernel is found."""
+    def propose(self, request: ProposalRequest) -> Offer:
+        """Waits for an answer that it has not taken yet; over if told to stop, and once a general kernel is found."""
         if any(trial.general for trial in request.tried):
-            return []
+            return Offer(over="a kernel serves every size")
         task = request.task
         folder = self.folder(task)
         answer = folder / "answer.py"
         self._asked[folder.name] = request
         write_at_once(folder / "prompt.md", self.prompt(request, answer))
         self.place.say(f"waiting for {answer} (see prompt.md beside it)")
-        parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
+        last = answers_of(request, self.name)[-1:]
+        move = Move.REPAIR if last else Move.FRESH
         while not self.place.stop():
             source = _settled(answer)
             if source and source != self._seen.get(folder.name):
                 self._seen[folder.name] = source
                 write_at_once(folder / "verdict.md", TAKEN)
-                return [
-                    Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
-                ]
+                parent = last[0].candidate.digest if last else ""
+                made = Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
+                return Offer((Proposal(made, move),))
             time.sleep(POLL_S)
-        return []
+        return Offer(over="stopped")
 
     def hear(self, task: Task, trial: Trial) -> None:
         """Writes what became of an answer beside it."""
@@ -81,10 +82,12 @@ class Manual:
 
     def prompt(self, request: ProposalRequest, answer: Path) -> str:
         """What is wanted, and where it goes."""
-        told = write(brief(request, self.place.store, self.name))
+        told = brief(request, self.place.store, self.name)
+        if told.answers:
+            told = replace(told, move=Move.REPAIR, about=(told.answers[-1].trial.candidate.digest,))
         snf = self.place.folder / snf_file(request.label)
         where = WHERE.format(answer=answer, snf=snf, chip=request.chip.name if request.chip else "auto")
-        return "\n".join(message["content"] for message in told.messages) + where
+        return "\n".join(message["content"] for message in write(told).messages) + where
 
     def folder(self, task: Task) -> Path:
         """Where a task's prompt, answer and verdict lie."""

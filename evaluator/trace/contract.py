@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_generated.runtime.syntax import parse
+
 FILENAME = "candidate.py"  # bytecode holds the file's name, so it must be the same everywhere
 MAX_SOURCE_BYTES = 512 * 1024
 MAX_AXES = 16
@@ -51,7 +53,7 @@ def read(source: str, arrays: int | None = None) -> Contract | Breach:
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         return Breach("source-too-large", f"the file has more than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
-        tree = ast.parse(source, FILENAME)
+        tree = parse(source, FILENAME)
     except SyntaxError as error:
         return Breach("syntax-error", f"not Python: {error.msg}", error.lineno)
     except (ValueError, RecursionError, MemoryError) as error:

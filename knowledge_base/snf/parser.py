@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kernels_generated.runtime import syntax
 from kernels_generated.runtime.expr import evaluate, holds
 from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import UserError, nearest
@@ -76,7 +77,7 @@ def _tree(text: str, lines: list[str], name: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(text)
+            return syntax.parse(text)
     except SyntaxError as error:
         row, column = error.lineno or 1, max(error.offset or 1, 1)
         source = lines[row - 1] if 0 < row <= len(lines) else ""

@@ -60,7 +60,8 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
     invoke(["run", "--help"])
     text = capfd.readouterr().out
     for option in (
-        "--target", "--gpu", "--device", "--proposer", "--model", "--rounds", "--budget-minutes", "--budget-tokens", "--budget-usd", "--prices", "--shape", "--db",
+        "--target", "--gpu", "--device", "--proposer", "--model", "--rounds", "--budget-minutes",
+        "--budget-tokens", "--budget-usd", "--prices", "--shape", "--db",
         "--resume", "--seed", "--jobs", "--json",
     ):  # fmt: skip
         assert option in text

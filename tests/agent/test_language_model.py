@@ -20,6 +20,7 @@ from model_server import Answer, Asked, Fail, Hang, ModelServer, Say, error
 from processes import below, environment
 
 from agent.cli import invoke
+from agent.loop.task_work import PATIENCE
 from agent.proposers.language_model import model_proposer
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.records import Answered, Measurement, Trial
@@ -31,7 +32,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request in a round, so that answers come in order; several at once are test_policy's."""
     monkeypatch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
 
 
 # ---------------------------------------------------------------------------------------------------- answers
@@ -105,7 +108,6 @@ def test_a_right_answer_is_answered_too_and_a_slow_one_is_judged(tmp_path: Path)
     second = server.asked[1].prompt
     assert "Answer 1: right, 3.00 µs (measured)" in second
     assert "registers a thread" in second
-    assert "Make one change" in second
 
 
 def test_a_fast_answer_that_refuses_sizes_is_kept_and_told_which(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
 )
 def test_an_answer_without_a_file_is_asked_for_again(tmp_path: Path, first: Answer, told: str) -> None:
     with ModelServer(lambda asked: first if asked.number == 1 else block(RIGHT)) as server:
-        summary = go(tmp_path, server.url, rounds=1)
+        summary = go(tmp_path, server.url, rounds=2)
     assert summary.tasks[0].trial is not None
     assert summary.tasks[0].trial.candidate.source == RIGHT
     assert told in server.asked[1].prompt
@@ -153,7 +155,8 @@ def test_a_model_that_repeats_itself_is_told_so_and_then_left(tmp_path: Path) ->
     with ModelServer(lambda _: block(WRONG)) as server:
         summary = go(tmp_path, server.url, rounds=9)
     assert (summary.status, rejected(summary)) == ("done", ["wrong"])
-    assert len(server.asked) == 1 + model_proposer.UNUSABLE
+    assert len(server.asked) == PATIENCE
+    assert summary.tasks[0].over == "3 rounds brought nothing faster"
     assert "a file that is known already (wrong). Write another one." in server.asked[2].prompt
 
 
@@ -289,13 +292,17 @@ def launch(stream, a, b, y, *, KEY=""):
 
 def test_a_key_is_seen_nowhere(tmp_path: Path, agent: Callable[..., subprocess.Popen[str]]) -> None:
     """Not in what is printed, stored or written, nor in what the endpoint is told, nor in a child's environment."""
-    answers = [Say(f"My key is {KEY}. ```python\n# {KEY}\n{RIGHT}```"), block(SPY), Fail(401, error(f"bad key {KEY}"))]
+    answers: list[Answer] = [
+        Say(f"My key is {KEY}. ```python\n# {KEY}\n{RIGHT}```"),
+        block(SPY),
+        Fail(401, error(f"bad key {KEY}")),
+    ]
     environments: list[bytes] = []
     process: list[subprocess.Popen[str]] = []
 
     def answer(asked: Asked) -> Answer:
         environments.extend(filter(None, map(environment, below(process[0].pid))))
-        return answers[asked.number - 1]
+        return answers[min(asked.number, 3) - 1]
 
     with ModelServer(answer) as server:
         command = ("run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "3", "--json")
@@ -303,7 +310,7 @@ def test_a_key_is_seen_nowhere(tmp_path: Path, agent: Callable[..., subprocess.P
         out, err = process[0].communicate(timeout=120)
     assert process[0].returncode == 0, err
     assert "then by a language model: a-model at" in err
-    assert len(server.asked) == 3
+    assert len(server.asked) >= 3
     assert environments, "there are judges"
     assert not any(KEY.encode() in found for found in environments)
     assert KEY not in out + err
@@ -319,8 +326,9 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
     heard = threading.Event()
 
     def answer(asked: Asked) -> Answer:
-        heard.set()
-        return Hang(60.0) if asked.number == 1 else block(RIGHT)
+        if asked.number == 2:
+            heard.set()
+        return Hang(60.0) if asked.number <= 2 else block(RIGHT)
 
     with ModelServer(answer) as server:
         first = agent(server.url, "run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "1")
@@ -336,10 +344,12 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
         out, err = second.communicate(timeout=60)
         assert second.returncode == 0, err
     document = json.loads(out)
-    assert document["asked"]["outcomes"] == {"sent": 1, "answered": 1}  # the one that was left is not forgotten
+    assert document["asked"]["outcomes"] == {"sent": 2, "answered": 2}  # those that were left are not forgotten
+    most = [a.body["max_tokens"] + len(a.prompt) for a in server.asked[:2]]
+    assert document["asked"]["charged_tokens"] > sum(most)
     with sqlite3.connect(tmp_path / "runs" / "knowledge.db") as connection:
         numbers = connection.execute("SELECT number, status FROM llm_calls ORDER BY number").fetchall()
-    assert numbers == [(1, "sent"), (2, "answered")]
+    assert numbers == [(1, "sent"), (2, "sent"), (3, "answered"), (4, "answered")]
 
 
 def test_what_is_shown_is_what_is_sent(
@@ -352,6 +362,5 @@ def test_what_is_shown_is_what_is_sent(
         shown, _ = agent(server.url, "prompt", *common, "--model", "a-model", "--json").communicate(timeout=60)
         assert agent(server.url, "run", *common, "--model", "a-model").wait(60) == 0
     document = json.loads(shown)
-    (asked,) = server.asked
-    assert document["request"]["messages"] == asked.body["messages"]
+    assert document["request"]["messages"] in [asked.body["messages"] for asked in server.asked]
     assert document["tokens"] == sum(section["tokens"] for section in document["sections"])

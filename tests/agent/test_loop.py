@@ -17,7 +17,7 @@ from agent.loop.rundir import RunFolder
 from agent.loop.summary import RunSummary
 from agent.loop.target_work import RunOptions, run
 from agent.progress import Lines
-from agent.proposers.base import ProposalRequest
+from agent.proposers.base import Offer, Proposal, ProposalRequest
 from agent.proposers.choice import Choice
 from evaluator.timing.timer import MODEL, Known, Timer
 from evaluator.version import evaluator_version
@@ -138,10 +138,15 @@ class Scripted:
     asked: list[ProposalRequest] = field(default_factory=list)
     heard: list[Trial] = field(default_factory=list)
 
-    def propose(self, request: ProposalRequest) -> list[Candidate]:
+    def propose(self, request: ProposalRequest) -> Offer:
         self.asked.append(request)
-        sheet = self.sheets[len(self.asked) - 1] if len(self.asked) <= len(self.sheets) else []
-        return [Candidate(source=source, task=request.task.identity, proposer=self.name) for source in sheet]
+        if len(self.asked) > len(self.sheets):
+            return Offer(over="the sheets are out")
+        made = (
+            Candidate(source=s, task=request.task.identity, proposer=self.name)
+            for s in self.sheets[len(self.asked) - 1]
+        )
+        return Offer(tuple(map(Proposal, made)))
 
     def hear(self, task: Task, trial: Trial) -> None:
         self.heard.append(trial)
@@ -203,12 +208,12 @@ def test_the_next_run_is_told_what_is_known_and_tries_no_less(
     good = kernel(4, 512, 256)
     scripted([good])
     first = go("first", tmp_path, text=ADD)
-    proposer = scripted([])
+    proposer = scripted()
     second = go("second", tmp_path, text=ADD)
-    request, again = proposer.asked
-    assert ([t.candidate.source for t in request.known], request.tried) == ([good], ())
-    assert [t.correct for t in request.known] == [True]
-    assert [(t.candidate.source, t.general) for t in again.tried] == [(good, True)]
+    (request,) = proposer.asked
+    assert [(t.candidate.source, t.correct) for t in request.known] == [(good, True)]
+    assert [(t.candidate.source, t.general) for t in request.tried] == [(good, True)]  # judged, or its verdict reused
+    assert second.tasks[0].over == "the sheets are out"
     assert won(second).key == won(first).key
     assert second.tasks[0].effort.reused
 

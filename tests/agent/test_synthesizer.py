@@ -402,10 +402,11 @@ def test_the_same_task_gives_the_same_text() -> None:
 def test_the_proposer_has_all_its_ideas_at_once() -> None:
     task = everyday("layernorm")
     first = Synthesizer().propose(ProposalRequest(task, CHIP))
-    assert [c.task for c in first] == [task.identity] * 2
-    tried = begin(first[0], task, CHIP)
-    assert Synthesizer().propose(ProposalRequest(task, CHIP, known=(tried,))) == first
-    assert Synthesizer().propose(ProposalRequest(task, CHIP, tried=(tried,))) == []
+    assert [proposal.candidate.task for proposal in first.proposals] == [task.identity] * 2
+    tried = tuple(begin(proposal.candidate, task, CHIP) for proposal in first.proposals)
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, known=tried)) == first
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, tried=tried[:1])).proposals == first.proposals[1:]
+    assert Synthesizer().propose(ProposalRequest(task, CHIP, tried=tried)).over
 
 
 @pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from kernels_generated.runtime.syntax import parse
+
 # ``` or ~~~ with any word behind it, to the same fence at the beginning of a line, or to the end of the text.  Nothing
 # here is tried twice (the fence is possessive): an answer of a million backticks takes no time.
 _BLOCK = re.compile(r"^(?P<fence>`{3,}+|~{3,}+)[^\n]*\n(?P<code>.*?)(?:^(?P=fence)|\Z)", re.MULTILINE | re.DOTALL)
@@ -35,6 +37,6 @@ def source_of(text: str) -> tuple[str, str]:
 def is_python(text: str) -> bool:
     """Whether a text is a whole Python file that defines a function."""
     try:
-        return any(isinstance(node, ast.FunctionDef) for node in ast.parse(text).body)
+        return any(isinstance(node, ast.FunctionDef) for node in parse(text).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False

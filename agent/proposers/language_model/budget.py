@@ -93,7 +93,9 @@ class Budget:
 
     def __init__(self, limits: Allowance, price: Price | None, calls: Iterable[LlmCall] = ()) -> None:
         self.limits, self.price = limits, price
-        self._spent = charged(calls, price)
+        self._spent: dict[str, Spent] = {}  # by place
+        for call in calls:
+            self._spend(call)
         self._held = Spent()
         self._under_way = 0
         self._changed = threading.Condition()
@@ -122,13 +124,28 @@ class Budget:
         with self._changed:
             self._held -= made.held
             self._under_way -= 1
-            self._spent += _charged(call, self.price)
+            self._spend(call)
             self._changed.notify_all()
+
+    def used_up(self, place: str, part: float) -> bool:
+        """Whether a task has spent its part, tokens or dollars, of the budget."""
+        with self._changed:
+            spent = self._spent.get(place, Spent())
+        usd = self.limits.usd
+        return spent.tokens >= part * self.limits.tokens or (usd is not None and spent.usd >= part * usd)
 
     @property
     def says(self) -> str:
         """What is spent, of what there is."""
-        return self._spent.of(self.limits, self.price is not None)
+        with self._changed:
+            return self._total.of(self.limits, self.price is not None)
+
+    @property
+    def _total(self) -> Spent:
+        return sum(self._spent.values(), Spent())
+
+    def _spend(self, call: LlmCall) -> None:
+        self._spent[call.place] = self._spent.get(call.place, Spent()) + _charged(call, self.price)
 
     def _longest(self, request: Mapping[str, Any], least: int) -> dict[str, Any] | None:
         """The request with the longest answer that fits, of ``least`` tokens or more; None where not even that does."""
@@ -142,4 +159,4 @@ class Budget:
 
     def _fits(self, request: Mapping[str, Any], max_tokens: int) -> bool:
         worst = worst_case({**request, "max_tokens": max_tokens}, self.price)
-        return (self._spent + self._held + worst).within(self.limits)
+        return (self._total + self._held + worst).within(self.limits)

@@ -1,7 +1,8 @@
 """What a language model is asked for a task, when again, and when no more.
 
-Each request is a prompt of its own, with all that the model has to know: there is no conversation to go on with, so any
-process can ask the next question.  Every request is recorded before it is sent and again when its answer is there.
+A round of a task is a few requests at once (:mod:`.policy` says which).  Each is a prompt of its own, with all that the
+model has to know: there is no conversation to go on with, so any process can ask the next question.  Every request is
+paid for by the budget and recorded before it is sent, and recorded again when its answer is there.
 """
 
 from __future__ import annotations
@@ -10,25 +11,27 @@ import random
 import re
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from agent.proposers.access import Access
-from agent.proposers.base import ProposalRequest, Workplace
+from agent.proposers.base import Offer, Proposal, ProposalRequest, Workplace
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
-from knowledge_base.records import Answered, Candidate, LlmCall, Trial
+from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Trial, place_of
 from knowledge_base.snf.task import Task
 from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 
 from .answers import is_python, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint, Reply
+from .policy import Standing, Step, experience, pays, plan
 from .prices import Price
 
-UNUSABLE = 3  # answers in a row without a file before a task is left to what is there
+IN_A_ROUND = 2  # requests of a task at once
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 120.0
-AT_ONCE = 8  # requests under way
+AT_ONCE = 8  # requests under way, of all tasks
 
 PROBLEMS = {
     Answered.TRUNCATED: "Your last answer was cut off at its greatest length. Think and write less.",
@@ -67,6 +70,19 @@ class Room:
         return replace(self, characters_a_token=min(8.0, max(1.0, characters / call.tokens_in)))
 
 
+@dataclass
+class _Place:
+    """What was asked for a task.
+
+    calls: by number.  before: by candidate, the fastest kernel when it was asked for.  problems: what was wrong with
+    answers of the last round that held no file.
+    """
+
+    calls: dict[int, LlmCall] = field(default_factory=dict)
+    before: dict[str, tuple[Trial, Measurement] | None] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
 class LanguageModel:
     """The proposer.  One for a run; its tasks ask from their threads.
 
@@ -85,53 +101,105 @@ class LanguageModel:
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
         self._room = Room()
+        self._places: dict[str, _Place] = {}
         made = place.store.calls(place.run)  # of a run that goes on
+        for call in made:
+            self._places.setdefault(call.place, _Place()).calls[call.number] = call
         self._budget = Budget(limits or Allowance(), price, made)
-        self._numbers = Counter(call.place for call in made)  # the last call of each task at its sizes
+        self._earlier = experience(place.store.moves(access.model, but=place.run))
 
-    def propose(self, request: ProposalRequest) -> list[Candidate]:
-        """One candidate, or none where the model gave none and is not worth asking again."""
-        known = {trial.candidate.source: trial for trial in (*request.known, *request.tried)}
-        parent = next((trial.candidate.digest for trial in reversed(answers_of(request, self.name))), "")
-        problem = ""
-        for _ in range(UNUSABLE):
-            call = self._answer(request, brief(request, self.place.store, self.name, problem))
-            if call is None:
-                return []
-            source, problem = _read(call)
-            if source in known:
-                source, problem = "", REPEATED.format(outcome=outcome(known[source]))
-            candidate = Candidate(
-                source=source, task=call.task, proposer=self.name, parent=parent, prompt=call.prompt,
-                note=f"{call.model}, call {call.number}",
-            )  # fmt: skip
-            self.place.store.record_call(call.fuller(candidate=candidate.digest if source else "", problem=problem))
-            if source:
-                return [candidate]
-            self.place.say(f"{request.label}: call {call.number} gave no candidate: {problem}")
-        return []
+    def propose(self, request: ProposalRequest) -> Offer:
+        """The files in the answers to a round's requests; over once the model gives none, or may not be asked."""
+        at = self._at(request.task, request.task.sizes)
+        if over := self._over(request):
+            return Offer(over=over)
+        told = replace(brief(request, self.place.store, self.name), problem=" ".join(dict.fromkeys(at.problems)))
+        steps = self._plan(request, at, told)
+        with ThreadPoolExecutor(len(steps), thread_name_prefix="asking") as pool:
+            answers = list(pool.map(lambda step: self._answer(request, step, told), steps))
+        calls = [call for call, _ in answers if call is not None]
+        if not calls:
+            return Offer(over=answers[0][1])
+        return self._offer(request, at, calls)
 
     def hear(self, task: Task, trial: Trial) -> None:
-        """The next request says it."""
+        """Notes whether the call paid; what became of the answer is said by the next request."""
+        at = self._at(task, trial.shape)
+        digest = trial.candidate.digest
+        call = next((c for c in at.calls.values() if c.candidate == digest), None)
+        if call is None or digest not in at.before or call.paid:
+            return
+        self._keep(at, call.fuller(paid=pays(call.move, trial, at.before[digest])))
+
+    # ------------------------------------------------------------------------------------------------ a round
+
+    def _over(self, request: ProposalRequest) -> str:
+        """Why a task may ask no more."""
+        if self._ended:
+            return self._ended
+        if not self._goes_on():
+            return "the run's time is up"
+        if self._budget.used_up(place_of(request.task.identity, request.task.sizes), request.part):
+            return f"its part of the budget is spent ({self._budget.says} in all)"
+        return ""
+
+    def _plan(self, request: ProposalRequest, at: _Place, told: Briefing) -> list[Step]:
+        example = told.advice.example
+        standing = Standing(
+            answers=answers_of(request, self.name),
+            best=told.best,
+            example=example[1].candidate.digest if example is not None and example[1].time is not None else "",
+            calls=tuple(at.calls.values()),
+            kind=request.kind,
+        )
+        with self._lock:
+            calls = [call for place in self._places.values() for call in place.calls.values()]
+        heard = ((c.move, c.paid, (c.tokens_in or 0) + (c.tokens_out or 0)) for c in calls if c.paid is not None)
+        chance = f"{self.place.seed} {request.task.identity} {sorted(request.task.sizes.items())}"
+        return plan(standing, experience(heard), self._earlier, IN_A_ROUND, chance)
+
+    def _offer(self, request: ProposalRequest, at: _Place, calls: Sequence[LlmCall]) -> Offer:
+        """What the answers hold that is not known yet; the others are said to have failed, and why."""
+        known = {trial.candidate.source: outcome(trial) for trial in (*request.known, *request.tried)}
+        proposals: list[Proposal] = []
+        at.problems = []
+        for call in calls:
+            source, problem = _read(call)
+            if source in known:
+                source, problem = "", REPEATED.format(outcome=known[source])
+            if not source:
+                at.problems.append(problem)
+                self._keep(at, call.fuller(problem=problem, paid=False))
+                self.place.say(f"{request.label}: call {call.number} gave no candidate: {problem}")
+                continue
+            known[source] = "the same that another answer of yours holds"
+            candidate = Candidate(
+                source=source, task=call.task, proposer=self.name, parent=next(iter(call.about), ""),
+                prompt=call.prompt, note=f"{call.model}, call {call.number} ({call.move.value})",
+            )  # fmt: skip
+            at.before[candidate.digest] = request.best
+            self._keep(at, call.fuller(candidate=candidate.digest))
+            proposals.append(Proposal(candidate, call.move))
+        return Offer(tuple(proposals))
 
     # ------------------------------------------------------------------------------------------------ asking
 
-    def _answer(self, request: ProposalRequest, briefing: Briefing) -> LlmCall | None:
-        """The call that was answered, if only by an empty text; None where the endpoint gave nothing."""
+    def _answer(self, request: ProposalRequest, step: Step, told: Briefing) -> tuple[LlmCall | None, str]:
+        """The call that was answered, if only by an empty text; None, and why, where the endpoint gave nothing."""
+        told = replace(told, move=step.move, about=step.about, another=step.another)
         call: LlmCall | None = None
         for attempt in range(ATTEMPTS):
             with self._slots:
                 if not self._goes_on():
-                    return None
+                    return None, self._ended or "the run's time is up"
                 room = self._room
-                prompt = write(briefing, room.prompt, room.characters_a_token)
+                prompt = write(told, room.prompt, room.characters_a_token)
                 kept = self._budget.reserve(request_body(self.access.model, prompt, room.answer), self._goes_on)
                 if kept is None:
-                    self._too_dear(request)
-                    return None
-                call, reply = self._call(request, kept)
+                    return None, f"too little of the budget is left for a request ({self._budget.says})"
+                call, reply = self._call(request, step, kept)
             if call.status.readable:
-                return call
+                return call, ""
             if call.status is Answered.TOO_LONG:
                 with self._lock:
                     self._room = min(self._room, room.smaller(call.said), key=lambda r: r.answer)
@@ -145,23 +213,23 @@ class LanguageModel:
             if attempt + 1 == ATTEMPTS or wait > min(LONGEST_WAIT_S, self.place.left()) or not self._waited(wait):
                 break
         assert call is not None, "there is at least one attempt"
-        if not self.place.stop():
-            self._failed(request, call)
-        return None
+        return None, self._failed(call)
 
     def _goes_on(self) -> bool:
         return not self._ended and not self.place.stop() and self.place.left() >= 0
 
-    def _call(self, request: ProposalRequest, kept: Reservation) -> tuple[LlmCall, Reply]:
+    def _call(self, request: ProposalRequest, step: Step, kept: Reservation) -> tuple[LlmCall, Reply]:
         """Sends the request once; recorded before and after."""
-        call = LlmCall(
-            run=self.place.run, task=request.task.identity, shape=request.task.sizes, number=1, model=self.access.model,
-            endpoint=self.access.address, request=kept.request,
-        )  # fmt: skip
+        task = request.task
+        at = self._at(task, task.sizes)
         with self._lock:
-            self._numbers[call.place] += 1
-            call = call.fuller(number=self._numbers[call.place])
-        self.place.store.record_call(call)
+            call = LlmCall(
+                run=self.place.run, task=task.identity, shape=task.sizes, number=1 + max(at.calls, default=0),
+                model=self.access.model, endpoint=self.access.address, request=kept.request,
+                question=step.question, move=step.move, about=step.about,
+            )  # fmt: skip
+            at.calls[call.number] = call
+        self._keep(at, call)
         start = time.monotonic()
         reply = self._endpoint.ask(kept.request, self.place.stop, self.place.left())
         call = call.fuller(
@@ -170,11 +238,11 @@ class LanguageModel:
             seconds=round(time.monotonic() - start, 3),
         )  # fmt: skip
         call = LlmCall.model_validate(call.model_dump())  # what the endpoint said is made one clean line
-        self.place.store.record_call(call)
+        self._keep(at, call)
         self._budget.settle(kept, call)
         with self._lock:
             self._room = self._room.counted(call)
-        self.place.say(f"{request.label}: call {call.number}, {_spent(call)}")
+        self.place.say(f"{request.label}: call {call.number} ({step.move.value}), {_spent(call)}")
         return call, reply
 
     def _cost(self, reply: Reply) -> float | None:
@@ -191,21 +259,26 @@ class LanguageModel:
             time.sleep(min(0.1, left))
         return True
 
-    def _too_dear(self, request: ProposalRequest) -> None:
-        """Says that the budget ends it; other tasks may have a shorter prompt."""
-        if self._goes_on():
-            self.place.say(f"{request.label}: too little is left for another call ({self._budget.says})")
-
-    def _failed(self, request: ProposalRequest, call: LlmCall) -> None:
-        """Says why there is no answer, and whether others need not ask."""
+    def _failed(self, call: LlmCall) -> str:
+        """Why there is no answer; nobody asks any more where the endpoint would refuse whatever came."""
         why = f"{call.status.value}: {call.said}" if call.said else call.status.value
-        if call.status.passes and call.status is not Answered.UNREACHABLE:
-            self.place.say(f"{request.label}: the model gave no answer ({why}); what is there stands")
-            return
+        why = f"the model gave no answer ({why}); what is there stands"
+        if not self.place.stop() and (not call.status.passes or call.status is Answered.UNREACHABLE):
+            with self._lock:
+                self._ended = self._ended or why
+        return why
+
+    # ------------------------------------------------------------------------------------------------ what was asked
+
+    def _at(self, task: Task, sizes: dict[str, int]) -> _Place:
         with self._lock:
-            first, self._ended = not self._ended, why
-        if first:
-            self.place.say(f"the model is not asked any more ({why}); the kernels that are there stand")
+            return self._places.setdefault(place_of(task.identity, sizes), _Place())
+
+    def _keep(self, at: _Place, call: LlmCall) -> None:
+        """Stores the call as it is now."""
+        with self._lock:
+            at.calls[call.number] = call
+        self.place.store.record_call(call)
 
 
 # ---------------------------------------------------------------------------------------------------- parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.proposers.base import ProposalRequest
+from agent.proposers.base import Offer, Proposal, ProposalRequest
 from knowledge_base.chips import Chip
 from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.task import Task
@@ -37,8 +37,10 @@ class Synthesizer:
     name: str = "synthesizer"
     learns: bool = False
 
-    def propose(self, request: ProposalRequest) -> list[Candidate]:
-        return [] if request.tried else synthesize(request.task, request.chip)
+    def propose(self, request: ProposalRequest) -> Offer:
+        tried = {trial.candidate.digest for trial in request.tried}
+        left = [candidate for candidate in synthesize(request.task, request.chip) if candidate.digest not in tried]
+        return Offer(tuple(map(Proposal, left)), "" if left else "all that the synthesizer writes was tried")
 
     def hear(self, task: Task, trial: Trial) -> None:
         """It learns nothing."""
