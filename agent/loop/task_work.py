@@ -20,7 +20,6 @@ from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
-from prompts import CLOSE
 
 from .conclude import keep
 from .context import RunContext, RunStopped
@@ -33,7 +32,6 @@ LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a sh
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
-PATIENCE = 3  # rounds of a proposer that bring nothing better, after which it is left
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
@@ -99,11 +97,9 @@ class TaskWork:
     # ------------------------------------------------------------------------------------------------ candidates
 
     def ask(self, proposer: Proposer) -> str:
-        """Tries what a proposer offers, round after round, for as long as it pays; returns why no longer."""
-        context, idle = self.context, 0
-        for number in range(context.rounds):
-            if proposer.learns and (why := self.close(number)):
-                return why
+        """Tries what a proposer offers, round after round; returns why no longer."""
+        context = self.context
+        for _ in range(context.rounds):
             context.check_time()
             self.say(self.done or 0.02, f"proposing ({proposer.name})")
             request = ProposalRequest(
@@ -115,29 +111,8 @@ class TaskWork:
                 return offer.over
             if proposer.learns:
                 self.judge_all |= {proposal.candidate.digest for proposal in offer.proposals}
-            before, right = self.fastest, self.right(proposer)
             self.try_all([(proposal.candidate, proposal.move.value) for proposal in offer.proposals])
-            faster = self.fastest is not None and (before is None or self.fastest.over(before) < WORTH)
-            idle = 0 if faster or (self.right(proposer) and not right) else idle + 1
-            if idle == PATIENCE:
-                return f"{PATIENCE} rounds brought nothing faster"
         return f"{count(context.rounds, 'round')} over"
-
-    def close(self, rounds: int) -> str:
-        """Why a model need not be asked: the speed of light is near.  A modelled time says so after a first round."""
-        time = self.fastest
-        if time is None or time.us > CLOSE * time.floor_us or (time.kind == "modelled" and not rounds):
-            return ""
-        return f"{time.us / time.floor_us:.2f} times the speed of light ({time.kind})"
-
-    @property
-    def fastest(self) -> Measurement | None:
-        """The time of the fastest kernel so far that serves every size."""
-        return self.time(self.general) if self.general is not None else None
-
-    def right(self, proposer: Proposer) -> bool:
-        """Whether a candidate of the proposer's serves every size."""
-        return any(trial.general and trial.candidate.proposer == proposer.name for trial in self.tried)
 
     def try_all(self, candidates: list[tuple[Candidate, str]]) -> None:
         """Searches and judges candidates, each with the move that it came by; none twice."""

@@ -20,8 +20,8 @@ from model_server import Answer, Asked, Fail, Hang, ModelServer, Say, error
 from processes import below, environment
 
 from agent.cli import invoke
-from agent.loop.task_work import PATIENCE
 from agent.proposers.language_model import model_proposer
+from agent.proposers.language_model.policy import PATIENCE
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.records import Answered, Measurement, Trial
 from knowledge_base.snf.task import Task

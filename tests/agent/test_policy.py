@@ -15,14 +15,23 @@ from model_server import Answer, Asked, ModelServer, Say
 
 from agent.loop import task_work
 from agent.loop.context import RunContext
-from agent.loop.task_work import PATIENCE
 from agent.progress import Silent
 from agent.proposers.access import Access
 from agent.proposers.base import ProposalRequest, Workplace
 from agent.proposers.language_model import model_proposer
 from agent.proposers.language_model.budget import Allowance
 from agent.proposers.language_model.model_proposer import LanguageModel
-from agent.proposers.language_model.policy import MENDED, Experience, Standing, Step, experience, pays, plan
+from agent.proposers.language_model.policy import (
+    MENDED,
+    PATIENCE,
+    Experience,
+    Headway,
+    Standing,
+    Step,
+    experience,
+    pays,
+    plan,
+)
 from evaluator.trial import begin
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.chips import chip
@@ -135,6 +144,26 @@ def test_what_pays() -> None:
     assert not pays(Move.REPAIR, trial("a", None), before)
     assert not pays(Move.REPAIR, trial("a", 1.0).fuller(infeasible=({"M": 3},)), before)
     assert pays(Move.FRESH, trial("a", 9.0), None)
+
+
+def test_a_task_asks_for_as_long_as_rounds_bring_something() -> None:
+    def best(us: float, kind: Any = "modelled") -> tuple[Trial, Measurement]:
+        found = trial("best", us)
+        return found, found.measurements[0].model_copy(update={"kind": kind})
+
+    at = Headway.begun(best(5.0), [])
+    assert (at.over(best(5.0)), at.over(None)) == ("", "")
+    for us, idle in ((4.97, 1), (4.8, 0), (4.8, 1), (4.8, 2)):
+        at = at.after(best(us), [])
+        assert (at.idle, at.over(best(us))) == (idle, "")
+    assert at.after(best(4.8), []).over(best(4.8)) == f"{PATIENCE} rounds brought nothing faster"
+    assert at.after(best(4.8), [trial("slow", 9.0)]).idle == 0  # the model's first right answer
+    assert Headway.begun(best(5.0), [trial("slow", 9.0)]).after(best(5.0), [trial("slow", 9.0)]).idle == 1
+    assert Headway.begun(None, []).after(best(5.0), []).idle == 0
+    near = Headway.begun(best(1.05), [])
+    assert near.over(best(1.05)) == ""
+    assert near.over(best(1.05, "measured")) == "1.05 times the speed of light (measured)"
+    assert near.after(best(1.05), []).over(best(1.05)) == "1.05 times the speed of light (modelled)"
 
 
 # ---------------------------------------------------------------------------------------------------- what pays
@@ -303,7 +332,7 @@ def test_five_tasks_of_which_one_is_hopeless_all_end_with_right_kernels(tmp_path
         by[next(op for op in sorted(OPS, key=len, reverse=True) if task.label.startswith(op))] = task
     winners = {op: task.trial.candidate.proposer for op, task in by.items()}
     assert winners == dict.fromkeys(OPS, "openai") | {"mul_440a28": "synthesizer"}
-    assert by["mul_440a28"].over == f"{PATIENCE} rounds brought nothing faster"
+    assert by["mul_440a28"].over == "3 rounds over"
     assert Counter(call.problem for call in calls(tmp_path))["Your last answer holds no Python file."] == 6
     moves = {call.move for call in calls(tmp_path) if call.paid}
     assert Move.REPAIR in moves
@@ -325,16 +354,16 @@ def test_eight_requests_are_under_way_at_once(tmp_path: Path) -> None:
 
 
 def test_a_task_leaves_the_others_their_part_of_the_budget(tmp_path: Path) -> None:
-    with ModelServer(lambda asked: Say("no", usage=(25_000, 5000, 0))) as server, Store.open(":memory:") as store:
+    with ModelServer(lambda asked: Say("no", usage=(50_000, 10_000, 0))) as server, Store.open(":memory:") as store:
         place = Workplace("r", store, tmp_path, print, lambda: False, lambda: 99.0)
         model = LanguageModel(Access(server.url, "none", "m"), place, Allowance(400_000))
         store.record_tasks([TASK, everyday("linear")])
         first, second = (ProposalRequest(task, H200, part=0.25) for task in (TASK, everyday("linear")))
-        assert [model.propose(first).over for _ in range(2)] == ["", ""]  # two requests each: 120,000 tokens
+        assert model.propose(first).over == ""  # two requests: 120,000 tokens
         assert model.propose(first).over.startswith("its part of the budget is spent (120,000 of 400,000 tokens")
         assert model.propose(second).over == ""
         assert model.propose(replace(first, part=0.5)).over == ""  # others have ended: it may go on
-    assert len(server.asked) == 8
+    assert len(server.asked) == 6
 
 
 def test_parts_are_by_share_of_the_floor_and_grow_as_tasks_end(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 from .answers import is_python, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint, Reply
-from .policy import Standing, Step, experience, pays, plan
+from .policy import Headway, Standing, Step, experience, pays, plan
 from .prices import Price
 
 IN_A_ROUND = 2  # requests of a task at once
@@ -81,6 +81,7 @@ class _Place:
     calls: dict[int, LlmCall] = field(default_factory=dict)
     before: dict[str, tuple[Trial, Measurement] | None] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    headway: Headway | None = None  # to the last round; None before the first one
 
 
 class LanguageModel:
@@ -111,15 +112,17 @@ class LanguageModel:
     def propose(self, request: ProposalRequest) -> Offer:
         """The files in the answers to a round's requests; over once the model gives none, or may not be asked."""
         at = self._at(request.task, request.task.sizes)
-        if over := self._over(request):
+        answers = answers_of(request, self.name)
+        at.headway = at.headway.after(request.best, answers) if at.headway else Headway.begun(request.best, answers)
+        if over := self._over(request, at.headway):
             return Offer(over=over)
         told = replace(brief(request, self.place.store, self.name), problem=" ".join(dict.fromkeys(at.problems)))
-        steps = self._plan(request, at, told)
+        steps = self._plan(request, at, told, answers)
         with ThreadPoolExecutor(len(steps), thread_name_prefix="asking") as pool:
-            answers = list(pool.map(lambda step: self._answer(request, step, told), steps))
-        calls = [call for call, _ in answers if call is not None]
+            ended = list(pool.map(lambda step: self._answer(request, step, told), steps))
+        calls = [call for call, _ in ended if call is not None]
         if not calls:
-            return Offer(over=answers[0][1])
+            return Offer(over=ended[0][1])
         return self._offer(request, at, calls)
 
     def hear(self, task: Task, trial: Trial) -> None:
@@ -133,7 +136,7 @@ class LanguageModel:
 
     # ------------------------------------------------------------------------------------------------ a round
 
-    def _over(self, request: ProposalRequest) -> str:
+    def _over(self, request: ProposalRequest, headway: Headway) -> str:
         """Why a task may ask no more."""
         if self._ended:
             return self._ended
@@ -141,12 +144,12 @@ class LanguageModel:
             return "the run's time is up"
         if self._budget.used_up(place_of(request.task.identity, request.task.sizes), request.part):
             return f"its part of the budget is spent ({self._budget.says} in all)"
-        return ""
+        return headway.over(request.best)
 
-    def _plan(self, request: ProposalRequest, at: _Place, told: Briefing) -> list[Step]:
+    def _plan(self, request: ProposalRequest, at: _Place, told: Briefing, answers: list[Trial]) -> list[Step]:
         example = told.advice.example
         standing = Standing(
-            answers=answers_of(request, self.name),
+            answers=answers,
             best=told.best,
             example=example[1].candidate.digest if example is not None and example[1].time is not None else "",
             calls=tuple(at.calls.values()),

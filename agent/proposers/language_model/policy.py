@@ -1,4 +1,4 @@
-"""What a language model is asked next: which move, and of which kernels.
+"""What a language model is asked next: which move, and of which kernels; and until when.
 
 A task's first request is for a fresh kernel.  As long as the model has no right answer, the first request of each
 later round mends one.  All others are given to the moves that pay: Thompson sampling of Beta-Bernoulli bandits (W. R.
@@ -9,11 +9,13 @@ model's calls of earlier runs paid counts, too, but never more than a few calls 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from knowledge_base.records import Kind, LlmCall, Measurement, Move, Stage, Trial
+from prompts import CLOSE
 
 # What is believed of a move before anything is known of a model: calls that paid, calls that did not.  It comes from
 # one model's answers to six tasks, timed on an H200: of eighteen first answers twelve were right, of four rejected ones
@@ -29,7 +31,39 @@ REMEMBERED = 10.0  # calls of this run, as so many all earlier ones count at mos
 MENDED = 3  # answers in a row that mended one another in vain, after which the line is left
 GAIN = 0.99  # a kernel is faster if its time is below this share of the fastest before it
 
+PATIENCE = 3  # rounds in a row that brought nothing, after which a task asks no more
+
 STAGES = list(Stage)
+
+
+@dataclass(frozen=True)
+class Headway:
+    """How far a task came.  rounds: that were asked, ``idle`` of them last in a row without bringing anything.
+
+    us: of the fastest kernel, infinite before there is one.  right: whether the model has a right answer.
+    """
+
+    rounds: int = 0
+    idle: int = 0
+    us: float = math.inf
+    right: bool = False
+
+    @classmethod
+    def begun(cls, best: tuple[Trial, Measurement] | None, answers: Sequence[Trial]) -> Headway:
+        """Before the first round."""
+        return cls(us=best[1].us if best is not None else math.inf, right=any(trial.general for trial in answers))
+
+    def after(self, best: tuple[Trial, Measurement] | None, answers: Sequence[Trial]) -> Headway:
+        """After another round."""
+        now = Headway.begun(best, answers)
+        brought = now.us < GAIN * self.us or (now.right and not self.right)
+        return replace(now, rounds=self.rounds + 1, idle=0 if brought else self.idle + 1)
+
+    def over(self, best: tuple[Trial, Measurement] | None) -> str:
+        """Why a task need not ask again; a modelled time is believed to be near the speed of light after one round."""
+        if best is not None and best[1].us <= CLOSE * best[1].floor_us and (self.rounds or best[1].kind == "measured"):
+            return f"{best[1].us / best[1].floor_us:.2f} times the speed of light ({best[1].kind})"
+        return f"{PATIENCE} rounds brought nothing faster" if self.idle >= PATIENCE else ""
 
 
 @dataclass(frozen=True)
