@@ -50,7 +50,7 @@ def _of_file(file: str, model: str) -> ModelPrice | None:
     try:
         entry = tomllib.loads(Path(file).read_text(encoding="utf-8")).get(model)
     except (OSError, ValueError) as error:
-        raise UserError(f"--prices {file}: {error}", EXAMPLE) from None
+        raise UserError(f"--prices {file}: {getattr(error, 'strerror', None) or error}", EXAMPLE) from None
     if entry is None:
         return None
     numbers = entry if isinstance(entry, dict) else {}
