@@ -66,7 +66,7 @@ def run(
     )
     err = console(error=True)
     with Store.open(db) as store:
-        if resume and (done := _done(store, resume)) is not None:
+        if resume and not _asks_more(asked) and (done := _done(store, resume)) is not None:
             return _say_done(done, err, as_json)
         begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
         run_id, asked, chip, choice, graph, folder = begun
@@ -107,6 +107,12 @@ def run(
     return summary.exit_code
 
 
+def _asks_more(asked: RunOptions) -> bool:
+    """Whether what was typed gives a run more to do, even one that is done."""
+    more = (asked.rounds, asked.model, asked.budget_tokens, asked.budget_usd, asked.prices)
+    return any(value is not None for value in more)
+
+
 def _done(store: Any, run_id: str) -> dict[str, Any] | None:
     """The record of a run in which nothing is left to do; None if it can be gone on with."""
     name = find_run(run_id).name
@@ -123,6 +129,8 @@ def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
         emit(stored)
     err.print(f"run {record['id']} is already done", markup=False, soft_wrap=True)
     final_table(stored, err)
+    if stored.get("asked"):
+        err.print("To ask the model again, with what was found so far: --resume RUN --rounds N", style="dim")
     return int(record["exit_code"])
 
 

@@ -160,6 +160,28 @@ def test_a_model_that_repeats_itself_is_told_so_and_then_left(tmp_path: Path) ->
     assert "a file that is known already (wrong). Write another one." in server.asked[2].prompt
 
 
+def test_changes_are_made_to_the_answer_that_is_mended(tmp_path: Path) -> None:
+    line = next(line for line in WRONG.split("\n") if "p - q" in line)
+    change = f"Add them.\n```diff\n-{line}\n+{line.replace('-', '+')}\n```"
+    with ModelServer(lambda asked: block(WRONG) if asked.number == 1 else Say(change)) as server:
+        summary = go(tmp_path, server.url, rounds=2)
+    (task,) = summary.tasks
+    assert task.trial is not None
+    assert task.trial.candidate.source == RIGHT
+    first, second = calls(tmp_path)
+    assert (task.trial.candidate.parent, second.about, second.paid) == (first.candidate, (first.candidate,), True)
+
+
+def test_an_answer_that_broke_off_behind_the_file_is_taken(tmp_path: Path) -> None:
+    said = block(RIGHT).text
+    with ModelServer(lambda _: Say(said, cut=len(said) - 8)) as server:
+        summary = go(tmp_path, server.url, rounds=1)
+    (call,) = calls(tmp_path)
+    assert (call.status, bool(call.candidate)) == (Answered.CUT, True)
+    assert summary.tasks[0].trial is not None
+    assert summary.tasks[0].trial.candidate.source == RIGHT
+
+
 # ---------------------------------------------------------------------------------------------------- failures
 
 TEMPORARY = [
@@ -350,6 +372,23 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
     with sqlite3.connect(tmp_path / "runs" / "knowledge.db") as connection:
         numbers = connection.execute("SELECT number, status FROM llm_calls ORDER BY number").fetchall()
     assert numbers == [(1, "sent"), (2, "sent"), (3, "answered"), (4, "answered")]
+
+
+def test_a_run_that_is_done_asks_again_if_told_to(tmp_path: Path, agent: Callable[..., subprocess.Popen[str]]) -> None:
+    """A model that failed leaves right kernels, so the run is done; with the key mended it goes on where it was."""
+    with ModelServer(lambda asked: Fail(401, error("no")) if asked.number <= 2 else block(RIGHT)) as server:
+        common = ("run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "1")
+        assert agent(server.url, *common).wait(60) == 0
+        asked = len(server.asked)
+        (folder,) = (tmp_path / "runs").glob("*add*")
+        _, err = agent(server.url, "run", "--resume", folder.name).communicate(timeout=60)
+        assert "already done" in err
+        assert "--resume RUN --rounds N" in err
+        assert len(server.asked) == asked
+        out, err = agent(server.url, "run", "--resume", folder.name, "--rounds", "2", "--json").communicate(timeout=60)
+    document = json.loads(out)
+    assert (document["status"], document["asked"]["candidates"]) == ("done", 1)
+    assert document["asked"]["calls"] == len(server.asked) > asked
 
 
 def test_what_is_shown_is_what_is_sent(

@@ -1,37 +1,86 @@
-"""From a model's answer to a candidate file: the block of Python in it that defines ``launch``."""
+"""From a model's answer to a candidate file, however it is wrapped.
+
+Models are asked for one fenced block.  Code in JSON has to be escaped, and models that are bound to a schema write code
+that fails more often (P. Gauthier, "LLMs are bad at returning code in JSON", aider.chat, 14 August 2024), so that the
+structured outputs of endpoints are not asked for.  What a model answers unasked is read: a file in JSON or among prose,
+and changes to the file that it was shown, as SEARCH and REPLACE or as a unified diff.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import json_repair
 
 from kernels_generated.runtime.syntax import parse
 
+from .edits import applied, diffs, is_edit, searches
+
 # ``` or ~~~ with any word behind it, to the same fence at the beginning of a line, or to the end of the text.  Nothing
 # here is tried twice (the fence is possessive): an answer of a million backticks takes no time.
-_BLOCK = re.compile(r"^(?P<fence>`{3,}+|~{3,}+)[^\n]*\n(?P<code>.*?)(?:^(?P=fence)|\Z)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?P<fence>`{3,}+|~{3,}+)(?P<kind>[^\n]*)\n(?P<text>.*?)(?P<end>^(?P=fence)|\Z)", re.MULTILINE | re.DOTALL
+)
 _THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+# Where the endpoint's template has the opening mark, the answer begins inside of the thoughts.
+_BEGUN = re.compile(r"\A(?:(?!<think).)*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_LAUNCH = re.compile(r"^def launch\b", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:import|from) +\w", re.MULTILINE)
+_OBJECT = re.compile(r"\{\s*[\"']\w+[\"']\s*:")
 
 LONGEST = 60_000  # characters of a file: twenty times what a kernel has, and its author is shown all of it again
+REPAIRED = 12_000  # characters of broken JSON: its repair may take quadratic time, two seconds at this length
+PARAGRAPHS = 8  # of prose behind a file that stands in no block
 TOO_LONG = f"The file in your last answer has more than {LONGEST} characters. Write a short one."
 NOTHING = "Your last answer holds no Python file."
 NO_LAUNCH = "The Python in your last answer defines no function launch."
+NO_BASE = "Your last answer holds changes, but you were shown no file that it changes."
 
 
-def source_of(text: str) -> tuple[str, str]:
+@dataclass(frozen=True)
+class _Block:
+    """A fenced part of an answer.  ``kind``: the word behind the fence.  closed: its end is there."""
+
+    kind: str
+    text: str
+    closed: bool
+
+    @property
+    def is_file(self) -> bool:
+        return bool(_LAUNCH.search(self.text)) and not is_edit(self.text) and not self.text.lstrip().startswith("{")
+
+
+def source_of(text: str, base: str = "") -> tuple[str, str]:
     """(source, "") of the candidate in an answer, or ("", what is wrong with the answer, for its author).
 
-    Of several blocks the last one that defines ``launch`` counts: models correct themselves.  A text without a block
-    may be a file itself.
+    Of several blocks the last one that defines ``launch`` counts: models correct themselves.  ``base``: the file that
+    an answer may be changes to; empty if there was none.
     """
-    text = _THOUGHTS.sub("", text.replace("\r\n", "\n"))
-    blocks = [match["code"] for match in _BLOCK.finditer(text)]
-    if not blocks and is_python(text):
-        blocks = [text]
-    for block in reversed(blocks):
-        if re.search(r"^def launch\b", block, re.MULTILINE):
-            return (block.strip("\n") + "\n", "") if len(block) <= LONGEST else ("", TOO_LONG)
-    return "", NO_LAUNCH if blocks else NOTHING
+    text = _said(text)
+    blocks = _blocks(text)
+    files = [block.text for block in blocks if block.is_file] or list(_in_json(text, blocks))
+    if not files:
+        edits = [*searches(text), *(edit for b in blocks for edit in diffs(b.text, b.kind in ("diff", "patch")))]
+        if edits or (not blocks and (edits := list(diffs(text, False)))):
+            source, problem = applied(edits, base) if base else ("", NO_BASE)
+            if not source:
+                return "", problem
+            files = [source]
+    if not files and not any(block.kind.startswith("py") for block in blocks):
+        files = list(_among_prose(text))
+    if not files:
+        return "", NO_LAUNCH if blocks else NOTHING
+    return (files[-1].strip("\n") + "\n", "") if len(files[-1]) <= LONGEST else ("", TOO_LONG)
+
+
+def is_whole(text: str) -> bool:
+    """Whether an answer that broke off holds a whole file all the same: in a block that ended, and Python."""
+    return any(block.closed and block.is_file and is_python(block.text) for block in _blocks(_said(text)))
 
 
 def is_python(text: str) -> bool:
@@ -40,3 +89,56 @@ def is_python(text: str) -> bool:
         return any(isinstance(node, ast.FunctionDef) for node in parse(text).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
+
+
+# ---------------------------------------------------------------------------------------------------- wrappings
+
+
+def _said(text: str) -> str:
+    """Without thoughts, and with plain ends of lines."""
+    return _THOUGHTS.sub("", _BEGUN.sub("", text.replace("\r\n", "\n")))
+
+
+def _blocks(text: str) -> list[_Block]:
+    found = _BLOCK.finditer(text)
+    return [_Block(match["kind"].strip().lower(), match["text"], bool(match["end"])) for match in found]
+
+
+def _in_json(text: str, blocks: list[_Block]) -> Iterator[str]:
+    """The file in an object's field, whatever the field is called; the object may be broken, as local models' are."""
+    for part in [block.text for block in blocks] or [text]:
+        begin = _OBJECT.search(part)
+        if begin is None or "def launch" not in part:
+            continue
+        try:
+            found = json.loads(part, strict=False)
+        except (ValueError, RecursionError):
+            if len(part) > REPAIRED:
+                continue
+            try:
+                found = json_repair.loads(part[begin.start() :])
+            except (ValueError, RecursionError):
+                continue
+        yield from (value for value in _strings(found, 3) if _LAUNCH.search(value))
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield _blocks(value)[0].text if value.lstrip().startswith("```") else value
+    elif depth and isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _strings(one, depth - 1)
+
+
+def _among_prose(text: str) -> Iterator[str]:
+    """A file that stands in no block: from the first import on, without the last paragraphs if they are prose."""
+    begin = _IMPORT.search(text)
+    if len(text) > LONGEST or (begin is None and not _LAUNCH.search(text)):
+        return
+    paragraphs = text[begin.start() if begin is not None else 0 :].split("\n\n")
+    for dropped in range(min(PARAGRAPHS, len(paragraphs))):
+        part = "\n\n".join(paragraphs[: len(paragraphs) - dropped])
+        if is_python(part):
+            if _LAUNCH.search(part):
+                yield part
+            return

@@ -22,7 +22,7 @@ from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Tr
 from knowledge_base.snf.task import Task
 from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 
-from .answers import is_python, source_of
+from .answers import is_python, is_whole, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint, Reply
 from .policy import Headway, Standing, Step, experience, pays, plan
@@ -164,10 +164,11 @@ class LanguageModel:
     def _offer(self, request: ProposalRequest, at: _Place, calls: Sequence[LlmCall]) -> Offer:
         """What the answers hold that is not known yet; the others are said to have failed, and why."""
         known = {trial.candidate.source: outcome(trial) for trial in (*request.known, *request.tried)}
+        shown = {trial.candidate.digest: trial.candidate.source for trial in (*request.known, *request.tried)}
         proposals: list[Proposal] = []
         at.problems = []
         for call in calls:
-            source, problem = _read(call)
+            source, problem = _read(call, shown.get(next(iter(call.about), ""), ""))
             if source in known:
                 source, problem = "", REPEATED.format(outcome=known[source])
             if not source:
@@ -201,7 +202,7 @@ class LanguageModel:
                 if kept is None:
                     return None, f"too little of the budget is left for a request ({self._budget.says})"
                 call, reply = self._call(request, step, kept)
-            if call.status.readable:
+            if call.status.readable or (call.status is Answered.CUT and is_whole(call.text)):
                 return call, ""
             if call.status is Answered.TOO_LONG:
                 with self._lock:
@@ -287,9 +288,9 @@ class LanguageModel:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _read(call: LlmCall) -> tuple[str, str]:
-    """(source, "") of the file in an answer, or ("", what is wrong with the answer)."""
-    source, problem = source_of(call.text)
+def _read(call: LlmCall, base: str) -> tuple[str, str]:
+    """(source, "") of the file in an answer, or ("", what is wrong with it).  ``base``: the file that it was about."""
+    source, problem = source_of(call.text, base)
     if call.status is Answered.TRUNCATED and not is_python(source):
         source = ""
     return source, "" if source else PROBLEMS.get(call.status, problem)
