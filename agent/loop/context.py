@@ -76,7 +76,7 @@ class RunContext:
 
     def part(self, label: str) -> float:
         """A task's part of what the unfinished tasks share, by weight."""
-        return self.unfinished[label] / sum(self.unfinished.values())
+        return self.unfinished[label] / sum(tuple(self.unfinished.values()))  # others leave meanwhile
 
     @property
     def left(self) -> float:
