@@ -433,7 +433,7 @@ class LlmCall(Record):
     """One request to a language model, whole, and what came back.
 
     number: within run, task and shape, from 1; a request that is sent again after a failure is another call.
-    question: likewise, but one that is sent again keeps it: what was asked for as number so much.
+    question: numbers what was asked, likewise from 1; a request keeps it when it is sent again after a failure.
     move, about: what was asked for, and of which candidates (digests).
     request: the body that was sent, its ``messages`` among it.  text: the answer.  said: the endpoint's error.
     Tokens are the endpoint's own count, None where it gave none (``tokens_cached``: of those in, read from its cache).

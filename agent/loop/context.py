@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .rundir import RunFolder
 
 
-TURN_S = 0.2
+TURN_S = 0.2  # that a task waits for a slot before it looks whether the run was interrupted
 
 
 class RunStopped(Exception):
@@ -49,7 +49,7 @@ class RunContext:
     progress: Progress
     deadline: float | None = None
     at_once: int = 1  # tasks that compute; others wait for their proposer's answers, or for a slot
-    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))  # as many
+    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))  # one for each of them
     unfinished: dict[str, float] = field(default_factory=dict)  # by label: weight in what is shared by the tasks
     stopping: threading.Event = field(default_factory=threading.Event)
 

@@ -126,7 +126,7 @@ class TaskWork:
     def rankings(self, candidates: list[tuple[Candidate, str]]) -> list[tuple[list[Trial], str]]:
         """Each candidate's configurations ranked: the fastest first, of equally fast ones the first proposed."""
         self.context.check_time()
-        seconds = min(self.seconds, SEARCHING * self.context.left * self.part())
+        seconds = min(self.seconds, SEARCHING * self.context.left * self.part_of_time())
         end = time.monotonic() + seconds
         found: list[tuple[list[Trial], str]] = []
         for number, (candidate, move) in enumerate(candidates):
@@ -137,8 +137,8 @@ class TaskWork:
             found.append((self.ranking(candidate, seconds / len(candidates)), move))
         return sorted(found, key=lambda pair: _step(self.time(pair[0][0]).us if pair[0] else math.inf))
 
-    def part(self) -> float:
-        """This task's part of what is left of the budget: unfinished tasks share it, several at a time."""
+    def part_of_time(self) -> float:
+        """This task's part of the time that is left: unfinished tasks share it, several at a time."""
         return min(1.0, self.context.at_once / max(1, len(self.context.unfinished)))
 
     def ranking(self, candidate: Candidate, seconds: float) -> list[Trial]:

@@ -19,7 +19,7 @@ MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three 
 
 
 def brief(request: ProposalRequest, store: Store, by: str = "openai") -> Briefing:
-    """What ``by``, a proposer, is told for a request; what it is asked for comes to it."""
+    """What ``by``, a proposer, is told of a task; a fresh kernel is asked for, unless the caller replaces the move."""
     task, hardware = request.task, request.chip or chip(DEFAULT)
     return Briefing(
         task=task,

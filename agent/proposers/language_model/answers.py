@@ -35,6 +35,7 @@ _OBJECT = re.compile(r"\{\s*[\"']\w+[\"']\s*:")
 
 LONGEST = 60_000  # characters of a file: twenty times what a kernel has, and its author is shown all of it again
 REPAIRED = 12_000  # characters of broken JSON: its repair may take quadratic time, two seconds at this length
+DIFFS = ("diff", "patch")  # words behind the fence of a unified diff
 PARAGRAPHS = 8  # of prose behind a file that stands in no block
 TOO_LONG = f"The file in your last answer has more than {LONGEST} characters. Write a short one."
 NOTHING = "Your last answer holds no Python file."
@@ -63,10 +64,11 @@ def source_of(text: str, base: str = "") -> tuple[str, str]:
     """
     text = _said(text)
     blocks = _blocks(text)
-    files = [block.text for block in blocks if block.is_file] or list(_in_json(text, blocks))
+    parts = blocks or [_Block("", text, False)]
+    files = [block.text for block in blocks if block.is_file] or list(_in_json(parts))
     if not files:
-        edits = [*searches(text), *(edit for b in blocks for edit in diffs(b.text, b.kind in ("diff", "patch")))]
-        if edits or (not blocks and (edits := list(diffs(text, False)))):
+        edits = [*searches(text), *(edit for part in parts for edit in diffs(part.text, part.kind in DIFFS))]
+        if edits:
             source, problem = applied(edits, base) if base else ("", NO_BASE)
             if not source:
                 return "", problem
@@ -104,9 +106,9 @@ def _blocks(text: str) -> list[_Block]:
     return [_Block(match["kind"].strip().lower(), match["text"], bool(match["end"])) for match in found]
 
 
-def _in_json(text: str, blocks: list[_Block]) -> Iterator[str]:
+def _in_json(parts: list[_Block]) -> Iterator[str]:
     """The file in an object's field, whatever the field is called; the object may be broken, as local models' are."""
-    for part in [block.text for block in blocks] or [text]:
+    for part in (block.text for block in parts):
         begin = _OBJECT.search(part)
         if begin is None or "def launch" not in part:
             continue

@@ -58,7 +58,7 @@ class Spent:
 def worst_case(request: Mapping[str, Any], price: Price | None) -> Spent:
     """The most that a request may cost."""
     prompt = WRAPPING + sum(len(message["content"].encode("utf-8", "replace")) for message in request["messages"])
-    return _spent(prompt, request["max_tokens"], 0, price)
+    return _cost(prompt, request["max_tokens"], 0, price)
 
 
 def charged(calls: Iterable[LlmCall], price: Price | None) -> Spent:
@@ -73,10 +73,10 @@ def _charged(call: LlmCall, price: Price | None) -> Spent:
         return worst_case(call.request, price)
     if call.cost_usd is not None:  # by the price of its day, and of its model
         return Spent(call.tokens_in + call.tokens_out, call.cost_usd)
-    return _spent(call.tokens_in, call.tokens_out, call.tokens_cached or 0, price)
+    return _cost(call.tokens_in, call.tokens_out, call.tokens_cached or 0, price)
 
 
-def _spent(tokens_in: int, tokens_out: int, cached: int, price: Price | None) -> Spent:
+def _cost(tokens_in: int, tokens_out: int, cached: int, price: Price | None) -> Spent:
     return Spent(tokens_in + tokens_out, price.usd(tokens_in, tokens_out, cached) if price is not None else 0.0)
 
 
@@ -96,8 +96,7 @@ class Budget:
         self._spent: dict[str, Spent] = {}  # by place
         for call in calls:
             self._spend(call)
-        self._held = Spent()
-        self._under_way = 0
+        self._held = Spent()  # for calls under way; nothing where there is none
         self._changed = threading.Condition()
 
     def reserve(self, request: Mapping[str, Any], goes_on: Callable[[], bool] = lambda: True) -> Reservation | None:
@@ -108,13 +107,12 @@ class Budget:
         """
         with self._changed:
             while goes_on():
-                fitting = self._longest(request, request["max_tokens"] if self._under_way else LEAST_TOKENS)
+                fitting = self._longest(request, request["max_tokens"] if self._held.tokens else LEAST_TOKENS)
                 if fitting is not None:
                     made = Reservation(fitting, worst_case(fitting, self.price))
                     self._held += made.held
-                    self._under_way += 1
                     return made
-                if not self._under_way:
+                if not self._held.tokens:
                     return None
                 self._changed.wait(POLL_S)
         return None
@@ -123,7 +121,6 @@ class Budget:
         """What was kept is free again; what the call cost is spent."""
         with self._changed:
             self._held -= made.held
-            self._under_way -= 1
             self._spend(call)
             self._changed.notify_all()
 

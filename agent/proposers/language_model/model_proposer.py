@@ -93,9 +93,7 @@ class LanguageModel:
     name = "openai"
     learns = True
 
-    def __init__(
-        self, access: Access, place: Workplace, limits: Allowance | None = None, price: Price | None = None
-    ) -> None:
+    def __init__(self, access: Access, place: Workplace, limits: Allowance, price: Price | None = None) -> None:
         self.access, self.place, self.price = access, place, price
         self._endpoint = Endpoint(access)
         self._slots = threading.BoundedSemaphore(AT_ONCE)
@@ -106,7 +104,7 @@ class LanguageModel:
         made = place.store.calls(place.run)  # of a run that goes on
         for call in made:
             self._places.setdefault(call.place, _Place()).calls[call.number] = call
-        self._budget = Budget(limits or Allowance(), price, made)
+        self._budget = Budget(limits, price, made)
         self._earlier = experience(place.store.moves(access.model, but=place.run))
 
     def propose(self, request: ProposalRequest) -> Offer:
@@ -163,12 +161,14 @@ class LanguageModel:
 
     def _offer(self, request: ProposalRequest, at: _Place, calls: Sequence[LlmCall]) -> Offer:
         """What the answers hold that is not known yet; the others are said to have failed, and why."""
-        known = {trial.candidate.source: outcome(trial) for trial in (*request.known, *request.tried)}
-        shown = {trial.candidate.digest: trial.candidate.source for trial in (*request.known, *request.tried)}
+        trials = (*request.known, *request.tried)
+        known = {trial.candidate.source: outcome(trial) for trial in trials}
+        sources = {trial.candidate.digest: trial.candidate.source for trial in trials}
         proposals: list[Proposal] = []
         at.problems = []
         for call in calls:
-            source, problem = _read(call, shown.get(next(iter(call.about), ""), ""))
+            parent = call.about[0] if call.about else ""
+            source, problem = _read(call, sources.get(parent, ""))
             if source in known:
                 source, problem = "", REPEATED.format(outcome=known[source])
             if not source:
@@ -178,8 +178,8 @@ class LanguageModel:
                 continue
             known[source] = "the same that another answer of yours holds"
             candidate = Candidate(
-                source=source, task=call.task, proposer=self.name, parent=next(iter(call.about), ""),
-                prompt=call.prompt, note=f"{call.model}, call {call.number} ({call.move.value})",
+                source=source, task=call.task, proposer=self.name, parent=parent, prompt=call.prompt,
+                note=f"{call.model}, call {call.number} ({call.move.value})",
             )  # fmt: skip
             at.before[candidate.digest] = request.best
             self._keep(at, call.fuller(candidate=candidate.digest))

@@ -27,7 +27,7 @@ BELIEVED = {
     Move.CROSSOVER: (1.0, 4.0),
     Move.TRANSFER: (1.0, 3.0),
 }
-REMEMBERED = 10.0  # calls of this run, as so many all earlier ones count at most
+REMEMBERED = 10.0  # all calls of earlier runs count at most like so many of this run's
 MENDED = 3  # answers in a row that mended one another in vain, after which the line is left
 GAIN = 0.99  # a kernel is faster if its time is below this share of the fastest before it
 
