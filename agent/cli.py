@@ -102,6 +102,12 @@ def run(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
     ] = None,
+    replay: Annotated[
+        str | None, typer.Option("--replay", metavar="RUN|FILE|NAME", help="Answer each call as it was recorded.")
+    ] = None,
+    record: Annotated[
+        str | None, typer.Option("--record", metavar="FILE", help="Write the run's calls there, for --replay.")
+    ] = None,
     seed: Seed = None,
     jobs: Jobs = 0,
     require_sandbox: Sandbox = None,
@@ -125,6 +131,8 @@ def run(
         shape=options.sizes(shape),
         db=db,
         resume=resume,
+        replay=replay,
+        record=record,
         seed=seed,
         jobs=jobs,
         as_json=as_json,

@@ -441,6 +441,8 @@ class LlmCall(Record):
     candidate: digest of the candidate that the answer holds; empty where it holds none, and ``problem`` says why.
     paid: whether it brought what was asked for: a right kernel for a rejected one, else a new fastest one; None before
     that is known.
+    recorded_for: in a replay, hash of the prompt that the answer was recorded with, empty if there was none; None where
+    an endpoint was asked.
     """
 
     run: str
@@ -465,6 +467,7 @@ class LlmCall(Record):
     move: Move = Move.FRESH
     about: tuple[str, ...] = ()
     paid: bool | None = None
+    recorded_for: str | None = None
 
     @property
     def key(self) -> str:

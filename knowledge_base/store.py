@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
     from sqlalchemy.engine import Connection
 
+REPLAY = "replay"  # a run's proposer that answers from the recording of another run
 _LATEST = 500  # calls of a model that say what pays: enough, and soon read
 _CHUNK = 500  # keys per query: below every database's limit on bound variables
 
@@ -99,16 +100,25 @@ class Store:
                 raise UserError(f"a run {run.id} exists already", f"Go on with it: --resume {run.id}")
             connection.execute(RUNS.insert().values(pid=os.getpid(), **values))
 
+    def run(self, run_id: str) -> RunRecord:
+        """The run as it is stored.  Raises UserError where there is none."""
+        with self.database.read() as connection:
+            return self._run(connection, run_id)
+
     def resume_run(self, run_id: str) -> RunRecord:
         """Takes over a run that stopped (the caller makes sure that it did).  Raises UserError where there is none."""
         with self.database.write() as connection:
-            found = connection.execute(RUNS.select().where(RUNS.c.id == run_id)).mappings().first()
-            if found is None:
-                known = connection.execute(RUNS.select().order_by(RUNS.c.started_at.desc()).limit(3)).mappings().all()
-                latest = f"The latest: {', '.join(r['id'] for r in known)}" if known else "There is no run yet."
-                raise UserError(f"no run {run_id!r} in {self.database.url}", latest)
+            found = self._run(connection, run_id)
             mine = {"status": "running", "host": socket.gethostname(), "pid": os.getpid(), "ended_at": ""}
             connection.execute(RUNS.update().where(RUNS.c.id == run_id).values(**mine))
+        return found
+
+    def _run(self, connection: Connection, run_id: str) -> RunRecord:
+        found = connection.execute(RUNS.select().where(RUNS.c.id == run_id)).mappings().first()
+        if found is None:
+            known = connection.execute(RUNS.select().order_by(RUNS.c.started_at.desc()).limit(3)).mappings().all()
+            latest = f"The latest: {', '.join(r['id'] for r in known)}" if known else "There is no run yet."
+            raise UserError(f"no run {run_id!r} in {self.database.url}", latest)
         return RunRecord(**{name: found[name] for name in RunRecord.__dataclass_fields__})
 
     def finish_run(self, run_id: str, status: str, exit_code: int, summary: Mapping[str, Any]) -> None:
@@ -207,15 +217,15 @@ class Store:
             found = _read(connection, _RECORDS.where(*same).order_by(TRIALS.c.created_at))
         return [trial for trial in found if trial.shape == dict(shape)]
 
-    def best(self, task: str, chip: str, *, limit: int = 5) -> list[Trial]:
+    def best(self, task: str, chip: str, *, limit: int = 5, run: str = "") -> list[Trial]:
         """The fastest correct trial of each of a task's (identity) candidates, on this chip, else on any.
 
-        Measured times come before modelled ones.  Times of different chips or shapes do not compare: use these as a
-        warm start, to be judged again.
+        ``run``: of those alone that this run tried.  Measured times come before modelled ones.  Times of different
+        chips or shapes do not compare: use these as a warm start, to be judged again.
         """
         with self.database.read() as connection:
-            here = _best(connection, task, TRIALS.c.chip == chip, limit)
-            return here or _best(connection, task, TRIALS.c.chip != chip, limit)
+            here = _best(connection, task, TRIALS.c.chip == chip, limit, run)
+            return here or _best(connection, task, TRIALS.c.chip != chip, limit, run)
 
     def calls(self, run: str) -> list[LlmCall]:
         """A run's calls of language models, oldest first."""
@@ -223,11 +233,15 @@ class Store:
             query = select(CALLS.c.record).where(CALLS.c.run_id == run).order_by(CALLS.c.created_at)
             return [LlmCall.model_validate(record) for record in connection.execute(query).scalars()]
 
-    def moves(self, model: str, but: str) -> list[tuple[Move, bool, int]]:
-        """What a model was asked for in all runs ``but`` one: (move, whether it paid, tokens), the latest first."""
+    def moves(self, model: str, but: tuple[str, ...]) -> list[tuple[Move, bool, int]]:
+        """What a model was asked for in all runs ``but`` these: (move, whether it paid, tokens), the latest first.
+
+        What was answered from a recording was counted where it was recorded, and is left out.
+        """
         c = CALLS.c
         query = select(c.move, c.paid, c.tokens_in + c.tokens_out)
-        query = query.where(c.model == model[:255], c.paid.is_not(None), c.run_id != but)
+        replays = select(RUNS.c.id).where(RUNS.c.proposer == REPLAY)
+        query = query.where(c.model == model[:255], c.paid.is_not(None), c.run_id.not_in(but), c.run_id.not_in(replays))
         with self.database.read() as connection:
             rows = connection.execute(query.order_by(c.created_at.desc()).limit(_LATEST)).all()
         return [(Move(move), bool(paid), int(tokens or 0)) for move, paid, tokens in rows]
@@ -354,11 +368,13 @@ def _unjudged(trial: Trial) -> Trial:
     return trial.fuller(**{name: Trial.model_fields[name].default for name in _JUDGED})
 
 
-def _best(connection: Connection, task: str, chip: Any, limit: int) -> list[Trial]:
+def _best(connection: Connection, task: str, chip: Any, limit: int, run: str) -> list[Trial]:
     t = TRIALS.c
     fastest = (t.kind, t.us)  # "measured" sorts before "modelled"
     place = func.row_number().over(partition_by=t.candidate, order_by=fastest).label("place")
-    correct = (t.task == task, chip, t.status == Status.CORRECT.value, t.us.is_not(None))
+    correct = [t.task == task, chip, t.status == Status.CORRECT.value, t.us.is_not(None)]
+    if run:
+        correct.append(t.key.in_(select(ATTEMPTS.c.trial).where(ATTEMPTS.c.run_id == run)))
     ranked = select(t.key, place).where(*correct).subquery()
     first = _RECORDS.join(ranked, ranked.c.key == t.key).where(ranked.c.place == 1)
     return _read(connection, first.order_by(*fastest).limit(limit))

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 from agent import loop
 from agent.console import console, emit
 from agent.loop import RunFolder, RunOptions, final_table, find_run, new_id, versions
 from agent.progress import Bars, Lines, Progress
-from agent.proposers import Choice, choose
+from agent.proposers import Choice, choose, replayed
 from evaluator import toolchain
 from evaluator.confinement import containment
 from knowledge_base import browse
+from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from knowledge_base.snf import load_target, parse
+from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
+from . import recordings
 from .hardware import chip_for, device_for
 
 
@@ -38,12 +43,14 @@ def run(
     prices: str | None,
     db: str | None,
     resume: str | None,
+    replay: str | None,
+    record: str | None,
     seed: int | None,
     jobs: int,
     as_json: bool,
 ) -> int:
     """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
-    if not target and not resume:
+    if not target and not resume and not replay:
         raise UserError(
             "--target is missing", "For example: agent run --target gpt2-block. `agent targets` lists them."
         )
@@ -61,14 +68,29 @@ def run(
         budget_tokens=budget_tokens,
         budget_usd=budget_usd,
         prices=prices and os.path.abspath(prices),
+        replay=replay,
+        record=record and recordings.check_place(record),
         seed=secrets.randbits(31) if seed is None else seed,
         jobs=jobs,
     )
+    if replay:
+        if resume:
+            raise UserError("--resume goes on with the answers that the run had", "Leave --replay out.")
+        if shape and not target:
+            raise UserError("--replay has the sizes of the recorded run", "Leave --shape out, or name a --target.")
+        _check_replay(asked)
     err = console(error=True)
     with Store.open(db) as store:
         if resume and not _asks_more(asked) and (done := _done(store, resume)) is not None:
-            return _say_done(done, err, as_json)
-        begun = _resume(store, resume, asked) if resume else _begin(store, asked, gpu, where)
+            code = _say_done(done, err, as_json)
+            _say_recorded(store, done["id"], asked, err)
+            return code
+        if resume:
+            begun = _resume(store, resume, asked)
+        elif replay:
+            begun = _begin_replay(store, asked, gpu, where, seed)
+        else:
+            begun = _begin(store, asked, gpu, where)
         run_id, asked, chip, choice, graph, folder = begun
         held = containment()
         progress, shown = _progress(err)
@@ -100,6 +122,7 @@ def run(
             raise
         finally:
             folder.close()
+            _say_recorded(store, run_id, asked, err)
     document = summary.document()
     if as_json:
         emit(document)
@@ -122,6 +145,20 @@ def _done(store: Any, run_id: str) -> dict[str, Any] | None:
     return dict(browse.show(store.database, name))
 
 
+def _check_replay(options: RunOptions) -> None:
+    """Raises UserError for what has no meaning where no model is asked."""
+    given = {
+        "--proposer": None if options.proposer == "auto" else options.proposer,
+        "--model": options.model,
+        "--budget-tokens": options.budget_tokens,
+        "--budget-usd": options.budget_usd,
+        "--prices": options.prices,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"{option} {value}: a replay has its recorded answers", f"Leave {option} out.")
+
+
 def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
     """A run that is done is not run again: its table as it was, and its exit code."""
     stored = record["summary"]
@@ -134,17 +171,56 @@ def _say_done(record: dict[str, Any], err: Any, as_json: bool) -> int:
     return int(record["exit_code"])
 
 
-Begun = tuple[str, Any, Any, Any, Any, RunFolder]
+def _say_recorded(store: Store, run_id: str, asked: RunOptions, err: Any) -> None:
+    if asked.record:
+        err.print(recordings.write(store, run_id, asked.record), markup=False, soft_wrap=True)
 
 
-def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
+Begun = tuple[str, RunOptions, Chip, Choice, Graph, RunFolder]
+
+
+def _begin(store: Store, asked: RunOptions, gpu: str | None, device: str) -> Begun:
     """A new run: everything that can be wrong is found before anything is stored."""
     chip = chip_for(gpu)
-    choice = _choice(asked)
+    choice = _choice(store, asked)
+    if asked.record and choice.model is None:
+        raise UserError(f"--record {asked.record}: the {choice.name} asks no language model", "Leave --record out.")
     target = load_target(asked.target, dict(asked.shape))
+    return _started(store, asked, chip, choice, target.graph, target.notes, device)
+
+
+def _begin_replay(store: Store, asked: RunOptions, gpu: str | None, device: str, seed: int | None) -> Begun:
+    """A new run that a recording answers: what was not typed is as it was recorded."""
+    assert asked.replay is not None, "the caller has a recording's name"
+    recording, lasting = recordings.find(store, asked.replay)
+    if asked.target:
+        target = load_target(asked.target, dict(asked.shape))
+        graph, notes = target.graph, target.notes
+    else:
+        graph, notes = parse(recording.snf, recording.target), ()
+    asked = replace(
+        asked,
+        replay=lasting,
+        target=asked.target or recording.target,
+        rounds=asked.rounds or recording.rounds,
+        seed=recording.seed if seed is None else seed,
+    )
+    return _started(store, asked, chip_for(gpu or recording.chip), replayed(recording), graph, notes, device)
+
+
+def _started(
+    store: Store,
+    asked: RunOptions,
+    chip: Chip,
+    choice: Choice,
+    graph: Graph,
+    notes: Sequence[str],
+    device: str,
+) -> Begun:
+    """The run, stored, and its folder."""
     run_id = new_id(asked.target)
     folder = RunFolder(run_id)
-    folder.write("target.snf", show(target.graph))
+    folder.write("target.snf", show(graph))
     record = RunRecord(
         id=run_id,
         target=asked.target,
@@ -157,29 +233,29 @@ def _begin(store: Any, asked: Any, gpu: str | None, device: str) -> Begun:
     )
     store.start_run(record)
     folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
-    for note in target.notes:
+    for note in notes:
         folder.log(f"note: {note}")
-    return run_id, asked, chip, choice, target.graph, folder
+    return run_id, asked, chip, choice, graph, folder
 
 
-def _resume(store: Any, run_id: str, asked: Any) -> Begun:
+def _resume(store: Store, run_id: str, asked: RunOptions) -> Begun:
     """A run that stopped: its target as it was, its options; rounds, minutes and jobs as they are asked for now.
 
     What it may spend in all stays, unless that is asked for anew, too.
     """
-    from dataclasses import replace
-
     path = find_run(run_id)
     folder = RunFolder(path.name)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
-    now = {name: getattr(asked, name) for name in ("model", "budget_tokens", "budget_usd", "prices")}
+    now = {name: getattr(asked, name) for name in ("model", "budget_tokens", "budget_usd", "prices", "record")}
     options = replace(
         options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs,
         **{name: value for name, value in now.items() if value is not None},
     )  # fmt: skip
     try:
-        choice = _choice(options)
+        if options.replay:
+            _check_replay(options)
+        choice = _choice(store, options)
     except UserError:
         store.finish_run(path.name, record.status, EXIT_USAGE, record.summary)  # it stays as it was
         folder.close()
@@ -189,7 +265,9 @@ def _resume(store: Any, run_id: str, asked: Any) -> Begun:
     return path.name, options, chip_for(record.chip), choice, graph, folder
 
 
-def _choice(options: RunOptions) -> Choice:
+def _choice(store: Store, options: RunOptions) -> Choice:
+    if options.replay:
+        return replayed(recordings.find(store, options.replay)[0])
     return choose(
         options.proposer,
         options.model,

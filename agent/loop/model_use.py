@@ -17,8 +17,9 @@ class ModelUse:
 
     tokens_in, tokens_out: by the endpoint's counts; calls of which it gave none are not in them.  cost_usd: None where
     a counted call has no price.  charged_tokens, charged_usd: what counts against the budgets, a call that was cut off
-    or not counted with the most that it may have cost.  budget_usd: None where dollars were not limited.  failure: what
-    the last call without an answer died of; empty if none did.
+    or not counted with the most that it may have cost.  budget_tokens, budget_usd: None where they were not limited.
+    changed: in a replay, prompts that differ from the recorded ones; else None.  failure: what the last call without an
+    answer died of; empty if none did.
     """
 
     model: str
@@ -31,18 +32,27 @@ class ModelUse:
     cost_usd: float | None
     charged_tokens: int
     charged_usd: float | None
-    budget_tokens: int
+    budget_tokens: int | None
     budget_usd: float | None
+    changed: int | None
     failure: str
 
     @property
     def says(self) -> str:
         """One line for people."""
         ended = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
-        made = f"{count(self.calls, 'call')} ({ended}), {count(self.candidates, 'candidate')}"
+        made = f"{self.model}: {count(self.calls, 'call')} ({ended}), {count(self.candidates, 'candidate')}"
+        if self.changed is not None:
+            return f"{made}; recorded answers, no model was asked.{self._prompts}"
         spent = Spent(self.charged_tokens, self.charged_usd or 0.0)
         limits = Allowance(self.budget_tokens, self.budget_usd)
-        return f"{self.model}: {made}; {spent.of(limits, self.charged_usd is not None)}."
+        return f"{made}; {spent.of(limits, self.charged_usd is not None)}."
+
+    @property
+    def _prompts(self) -> str:
+        if not self.changed:
+            return ""
+        return f" {self.changed} of {count(self.calls, 'prompt')} changed since: prompts/*.diff in the run's folder."
 
 
 def model_use(calls: Sequence[LlmCall], choice: LanguageModelChoice | None) -> ModelUse | None:
@@ -66,5 +76,10 @@ def model_use(calls: Sequence[LlmCall], choice: LanguageModelChoice | None) -> M
         charged_usd=round(spent.usd, 6) if choice.price is not None else None,
         budget_tokens=choice.limits.tokens,
         budget_usd=choice.limits.usd,
+        changed=_changed(calls) if choice.recording is not None else None,
         failure=f"{failed[-1].status.value}: {failed[-1].said}" if failed else "",
     )
+
+
+def _changed(calls: Sequence[LlmCall]) -> int:
+    return sum(call.recorded_for not in (None, "", call.prompt) for call in calls)

@@ -31,7 +31,7 @@ from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Decomposition, Task
-from knowledge_base.store import Store
+from knowledge_base.store import REPLAY, Store
 
 from . import report
 from .compose import LABEL, compose
@@ -57,7 +57,8 @@ class RunOptions:
     """What the user asked for; None: what the proposer or its model has for it.
 
     rounds: of proposals for each task.  seed: makes hidden inputs and judged sizes reproducible.  prices: a file with
-    prices of models.
+    prices of models.  replay: what names the recording that answers in a model's stead.  record: the file that the
+    run's calls are written to in the end.
     """
 
     target: str
@@ -69,6 +70,8 @@ class RunOptions:
     budget_tokens: int | None = None
     budget_usd: float | None = None
     prices: str | None = None
+    replay: str | None = None
+    record: str | None = None
     seed: int = 0
     jobs: int = 0
 
@@ -192,6 +195,7 @@ def _context(
         timer=timer,
         chip=chip,
         evaluator=evaluator_version(),
+        own=choice.name == REPLAY,
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
         jobs=max(1, cores() // jobs),

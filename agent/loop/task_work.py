@@ -36,9 +36,12 @@ TRIES = 3  # configurations of one candidate that are judged before it is given 
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
 
-def known_trials(store: Store, task: Task, chip: Chip) -> tuple[Trial, ...]:
-    """What a task starts from: the fastest correct trials of earlier runs, each of another candidate, best first."""
-    return tuple(store.best(task.identity, chip.name, limit=KNOWN))
+def known_trials(store: Store, task: Task, chip: Chip, run: str = "") -> tuple[Trial, ...]:
+    """What a task starts from: the fastest correct trials, each of another candidate, best first.
+
+    ``run``: of those that were made in this run alone, before it was resumed.
+    """
+    return tuple(store.best(task.identity, chip.name, limit=KNOWN, run=run))
 
 
 class TaskWork:
@@ -68,7 +71,8 @@ class TaskWork:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
         try:
-            self.known = known_trials(self.context.store, self.task, self.context.chip)
+            of_run = self.context.run if self.context.own else ""
+            self.known = known_trials(self.context.store, self.task, self.context.chip, of_run)
             self.try_all([(trial.candidate, "known") for trial in self.known])
             for proposer in self.context.proposers:
                 self.over = self.ask(proposer)

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from .choice import Choice as Choice
     from .choice import LanguageModelChoice as LanguageModelChoice
     from .choice import choose as choose
+    from .choice import replayed as replayed
     from .language_model import Allowance as Allowance
+    from .language_model import Recording as Recording
     from .language_model import Spent as Spent
     from .language_model import charged as charged
+    from .language_model import read_recording as read_recording
+    from .language_model import shipped_recordings as shipped_recordings
 else:
     __getattr__, __all__ = exports(
         __name__,
         access=["Access"],
         base=["Offer", "Proposal", "ProposalRequest", "Proposer", "Workplace", "snf_file"],
         briefs=["brief", "request_body"],
-        choice=["Choice", "LanguageModelChoice", "choose"],
-        language_model=["Allowance", "Spent", "charged"],
+        choice=["Choice", "LanguageModelChoice", "choose", "replayed"],
+        language_model=["Allowance", "Recording", "Spent", "charged", "read_recording", "shipped_recordings"],
     )

@@ -8,26 +8,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from knowledge_base.errors import UserError
+from knowledge_base.store import REPLAY
 
 from . import language_model
-from .access import Access, access
+from .access import NO_KEY, Access, access
 from .base import Proposer, Workplace
 from .manual import Manual
 from .synthesizer import Synthesizer
 
 if TYPE_CHECKING:
-    from .language_model import Allowance, Price
+    from .language_model import Allowance, Price, Recording
 
 NAMES = ("auto", "synthesizer", "manual", "openai")
 
 
 @dataclass(frozen=True)
 class LanguageModelChoice:
-    """A language model, what asking it costs (None: it has no price), and what a run may spend on it."""
+    """A language model, what asking it costs (None: it has no price), and what a run may spend on it.
+
+    recording: what answers in its stead, in a replay.
+    """
 
     access: Access
     price: Price | None
     limits: Allowance
+    recording: Recording | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Choice:
         if self.name == "manual":
             return (Manual(place),)
         if self.model is not None:
-            asked = language_model.LanguageModel(self.model.access, place, self.model.limits, self.model.price)
-            return (Synthesizer(), asked)
+            m = self.model
+            return (Synthesizer(), language_model.LanguageModel(m.access, place, m.limits, m.price, m.recording))
         return (Synthesizer(),)
 
 
@@ -92,6 +97,14 @@ def choose(
             "The synthesizer needs neither.",
         )
     return Choice("synthesizer", found)
+
+
+def replayed(recording: Recording) -> Choice:
+    """The choice of a run that is answered by a recording: it asks nobody, so it has no budget."""
+    limits = language_model.Allowance(tokens=None)
+    named = Access(recording.address, NO_KEY, recording.model)
+    model = LanguageModelChoice(named, None, limits, recording)
+    return Choice(REPLAY, f"{named.model}, as recorded in {recording.run}", model)
 
 
 def _model(found: Access, tokens: int | None, usd: float | None, prices: str | None) -> LanguageModelChoice:

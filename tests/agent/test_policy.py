@@ -378,8 +378,8 @@ def test_what_paid_in_earlier_runs_is_known(tmp_path: Path) -> None:
     with ModelServer(another) as server:
         go(tmp_path, server.url, rounds=1, timer=Faster(1.0, 1.0))
         with Store.open(str(tmp_path / "kb.db")) as store:
-            made = store.moves("a-model", but="other")
+            made = store.moves("a-model", but=("other",))
             assert [paid for _, paid, _ in made].count(True) >= 1
             assert {tokens for _, _, tokens in made} == {1200}
-            assert store.moves("a-model", but="first") == []
-            assert store.moves("another-model", but="other") == []
+            assert store.moves("a-model", but=("first",)) == []
+            assert store.moves("another-model", but=("other",)) == []

@@ -169,6 +169,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
     (tmp_path / "my.snf").write_text("x: bf16[5, 33]\ny = GELU(x)\n")
     process = agent(tmp_path, "run", "--target", "my.snf")
     wait_for(process, "then the whole target")
+    os.killpg(process.pid, signal.SIGSTOP)  # it is still at work when the signal comes, however slow the machine is
     (run,) = [p.name for p in (tmp_path / "runs").iterdir() if p.is_dir()]
     running = subprocess.run(
         [sys.executable, "-m", "agent", "run", "--resume", run],
@@ -178,6 +179,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
     assert "still going on" in running.stderr
     start = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGCONT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert time.monotonic() - start < 20

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from .model_proposer import LanguageModel as LanguageModel
     from .prices import Price as Price
     from .prices import price_of as price_of
+    from .recording import Recording as Recording
+    from .recording import read_recording as read_recording
+    from .recording import shipped_recordings as shipped_recordings
 else:
     __getattr__, __all__ = exports(
         __name__,
         budget=["Allowance", "Spent", "charged"],
         model_proposer=["LanguageModel"],
         prices=["Price", "price_of"],
+        recording=["Recording", "read_recording", "shipped_recordings"],
     )

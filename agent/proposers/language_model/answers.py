@@ -18,6 +18,7 @@ from typing import Any
 import json_repair
 
 from kernels_generated.runtime.syntax import parse
+from knowledge_base.records import Answered, LlmCall
 
 from .edits import applied, diffs, is_edit, searches
 
@@ -54,6 +55,11 @@ class _Block:
     @property
     def is_file(self) -> bool:
         return bool(_LAUNCH.search(self.text)) and not is_edit(self.text) and not self.text.lstrip().startswith("{")
+
+
+def answered(call: LlmCall) -> bool:
+    """Whether the model had its say, if only by an empty text, or by a whole file before the connection ended."""
+    return call.status.readable or (call.status is Answered.CUT and is_whole(call.text))
 
 
 def source_of(text: str, base: str = "") -> tuple[str, str]:

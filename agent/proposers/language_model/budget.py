@@ -24,9 +24,9 @@ POLL_S = 0.1  # how often a call that waits for others looks whether the run sti
 
 @dataclass(frozen=True)
 class Allowance:
-    """Tokens, of prompts and answers together, and US dollars (None: any) of all calls of a run, resumed or not."""
+    """Tokens, of prompts and answers together, and US dollars of all calls of a run, resumed or not.  None: any."""
 
-    tokens: int = 500_000
+    tokens: int | None = 500_000
     usd: float | None = None
 
 
@@ -45,11 +45,12 @@ class Spent:
 
     def within(self, limits: Allowance) -> bool:
         """Whether it is no more than the limits."""
-        return self.tokens <= limits.tokens and (limits.usd is None or self.usd <= limits.usd)
+        tokens, usd = limits.tokens, limits.usd
+        return (tokens is None or self.tokens <= tokens) and (usd is None or self.usd <= usd)
 
     def of(self, limits: Allowance, priced: bool) -> str:
         """For people: ``83,201 of 500,000 tokens, $0.2100 of $1.00``."""
-        text = f"{self.tokens:,} of {limits.tokens:,} tokens"
+        text = f"{self.tokens:,} tokens" if limits.tokens is None else f"{self.tokens:,} of {limits.tokens:,} tokens"
         if not priced:
             return f"{text}, no price is known"
         return f"{text}, ${self.usd:.4f}" + (f" of ${limits.usd:.2f}" if limits.usd is not None else "")
@@ -128,8 +129,8 @@ class Budget:
         """Whether a task has spent its part, tokens or dollars, of the budget."""
         with self._changed:
             spent = self._spent.get(place, Spent())
-        usd = self.limits.usd
-        return spent.tokens >= part * self.limits.tokens or (usd is not None and spent.usd >= part * usd)
+        tokens, usd = self.limits.tokens, self.limits.usd
+        return (tokens is not None and spent.tokens >= part * tokens) or (usd is not None and spent.usd >= part * usd)
 
     @property
     def says(self) -> str:

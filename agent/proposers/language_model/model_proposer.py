@@ -11,22 +11,25 @@ import random
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from agent.files import write_at_once
 from agent.proposers.access import Access
-from agent.proposers.base import Offer, Proposal, ProposalRequest, Workplace
+from agent.proposers.base import Offer, Proposal, ProposalRequest, Workplace, snf_file
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
 from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Trial, place_of
 from knowledge_base.snf.task import Task
 from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 
-from .answers import is_python, is_whole, source_of
+from .answers import answered, is_python, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint, Reply
 from .policy import Headway, Standing, Step, experience, pays, plan
 from .prices import Price
+from .recording import Recording, Replay, difference, recorded_for
 
 IN_A_ROUND = 2  # requests of a task at once
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails
@@ -38,6 +41,7 @@ PROBLEMS = {
     Answered.EMPTY: "Your last answer was empty.",
     Answered.REFUSED: "You declined to answer. It is an ordinary numerical kernel that is asked for.",
 }
+NO_MORE = "the recording has no more answers for it"
 REPEATED = "Your last answer is, to the letter, a file that is known already ({outcome}). Write another one."
 
 
@@ -93,9 +97,17 @@ class LanguageModel:
     name = "openai"
     learns = True
 
-    def __init__(self, access: Access, place: Workplace, limits: Allowance, price: Price | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        place: Workplace,
+        limits: Allowance,
+        price: Price | None = None,
+        recording: Recording | None = None,
+    ) -> None:
         self.access, self.place, self.price = access, place, price
-        self._endpoint = Endpoint(access)
+        self._replay = Replay(recording) if recording is not None else None
+        self._ask = self._replay.ask if self._replay is not None else self._asker(Endpoint(access))
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
@@ -105,7 +117,9 @@ class LanguageModel:
         for call in made:
             self._places.setdefault(call.place, _Place()).calls[call.number] = call
         self._budget = Budget(limits, price, made)
-        self._earlier = experience(place.store.moves(access.model, but=place.run))
+        # A replay draws its moves from what was known when it was recorded.
+        runs = (place.run,) if recording is None else (place.run, recording.run)
+        self._earlier = experience(place.store.moves(access.model, but=runs))
 
     def propose(self, request: ProposalRequest) -> Offer:
         """The files in the answers to a round's requests; over once the model gives none, or may not be asked."""
@@ -116,6 +130,11 @@ class LanguageModel:
             return Offer(over=over)
         told = replace(brief(request, self.place.store, self.name), problem=" ".join(dict.fromkeys(at.problems)))
         steps = self._plan(request, at, told, answers)
+        if self._replay is not None:
+            kernels = {trial.candidate.digest for trial in (*request.known, *request.tried)}
+            steps = self._replay.steps(place_of(request.task.identity, request.task.sizes), steps, kernels)
+            if not steps:
+                return Offer(over=NO_MORE)
         with ThreadPoolExecutor(len(steps), thread_name_prefix="asking") as pool:
             ended = list(pool.map(lambda step: self._answer(request, step, told), steps))
         calls = [call for call, _ in ended if call is not None]
@@ -202,7 +221,7 @@ class LanguageModel:
                 if kept is None:
                     return None, f"too little of the budget is left for a request ({self._budget.says})"
                 call, reply = self._call(request, step, kept)
-            if call.status.readable or (call.status is Answered.CUT and is_whole(call.text)):
+            if answered(call):
                 return call, ""
             if call.status is Answered.TOO_LONG:
                 with self._lock:
@@ -235,11 +254,12 @@ class LanguageModel:
             at.calls[call.number] = call
         self._keep(at, call)
         start = time.monotonic()
-        reply = self._endpoint.ask(kept.request, self.place.stop, self.place.left())
+        reply = self._ask(call)
+        then = reply.then
         call = call.fuller(
             status=reply.status, text=reply.text, finish=reply.finish, said=reply.said, tokens_in=reply.tokens_in,
             tokens_out=reply.tokens_out, tokens_cached=reply.tokens_cached, cost_usd=self._cost(reply),
-            seconds=round(time.monotonic() - start, 3),
+            seconds=round(time.monotonic() - start, 3), recorded_for=recorded_for(then),
         )  # fmt: skip
         call = LlmCall.model_validate(call.model_dump())  # what the endpoint said is made one clean line
         self._keep(at, call)
@@ -247,9 +267,17 @@ class LanguageModel:
         with self._lock:
             self._room = self._room.counted(call)
         self.place.say(f"{request.label}: call {call.number} ({step.move.value}), {_spent(call)}")
+        if then is not None and (changes := difference(then, call)):
+            name = f"{Path(snf_file(request.label)).stem}-call-{call.number}.diff"
+            write_at_once(self.place.folder / name, changes)
         return call, reply
 
+    def _asker(self, endpoint: Endpoint) -> Callable[[LlmCall], Reply]:
+        return lambda call: endpoint.ask(call.request, self.place.stop, self.place.left())
+
     def _cost(self, reply: Reply) -> float | None:
+        if reply.then is not None:
+            return reply.then.cost_usd
         if self.price is None or reply.tokens_in is None or reply.tokens_out is None:
             return None
         return self.price.usd(reply.tokens_in, reply.tokens_out, reply.tokens_cached or 0)
@@ -298,7 +326,8 @@ def _read(call: LlmCall, base: str) -> tuple[str, str]:
 
 def _spent(call: LlmCall) -> str:
     """``answered in 8.1 s, 3,102 + 1,240 tokens, $0.0197``."""
-    parts = [f"{call.status.value} in {call.seconds:.1f} s"]
+    took = "as recorded" if call.recorded_for is not None else f"in {call.seconds:.1f} s"
+    parts = [f"{call.status.value} {took}"]
     if call.tokens_in is not None and call.tokens_out is not None:
         parts.append(f"{call.tokens_in:,} + {call.tokens_out:,} tokens")
     if call.cost_usd is not None:
