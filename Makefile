@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help run test check setup setup-test bench clean
+.PHONY: help run test errors check setup setup-test bench clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ run: $(VENV)/.installed  ## install if needed, then the main job: the GPT-2 bloc
 
 test: $(VENV)/.installed-test  ## install if needed, then the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal $(ARGS)
+
+errors: $(VENV)/.installed-test  ## the whole error table: each class is found, and mended by its hint (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m errors --numprocesses auto --dist worksteal tests/agent/test_errors.py $(ARGS)
 
 check: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -89,20 +89,29 @@ def _version(path: Path, _mtime_ns: int) -> str:
 
 
 MAX_MESSAGE = 600  # characters of what a tool says that are kept
-_ERROR = re.compile(r"^(?P<where>.*?)\berror: (?P<said>.*)$", re.MULTILINE)
-_LINE = re.compile(r'loc\(".*?":(\d+):\d+\)|^[^"\s]+:(\d+):\d+')
+# A location may hold names that a candidate chose, in quotation marks: nothing in them is the tool's.
+_ERROR = re.compile(r'^(?P<where>(?:[^"\n]|"(?:[^"\\\n]|\\.)*")*?)\berror: (?P<said>.*)$', re.MULTILINE)
+_PLACE = re.compile(r'loc\("(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d+):\d+\)|^[^"\s]+:(?P<bare>\d+):\d+')
+_FRONT_END = "cuda/tile/"  # files of cuTile itself, whose functions are inlined
 _ECHOES = ("failed to compile Tile IR program", "input does not correspond to Tile IR bytecode")
 
 
 def first_error(stderr: str) -> tuple[str, int | None]:
-    """What tileiras or tileirdisasm says first, without debug locations, and the candidate's line if it names one."""
+    """What tileiras or tileirdisasm says first, without debug locations, and the candidate's line if it names one.
+
+    Empty where it says no more than that it failed.
+    """
     first, line = "", None
     for found in _ERROR.finditer(stderr):
-        where = _LINE.search(found["where"])
-        if where and line is None:
-            line = int(where[1] or where[2])
+        lines = [
+            int(place["line"] or place["bare"])
+            for place in _PLACE.finditer(found["where"])
+            if not (place["file"] or "").startswith(_FRONT_END)
+        ]
+        line = lines[0] if lines and line is None else line
         if not first and found["said"].strip() not in _ECHOES:
             first = found["said"].strip()
     if not first and _ECHOES[1] in stderr:
         first = "the kernel's bytecode is damaged: " + _ECHOES[1]
-    return clean(first or stderr.strip())[:MAX_MESSAGE], line
+    silent = not first and bool(_ERROR.search(stderr))
+    return clean("" if silent else first or stderr.strip())[:MAX_MESSAGE], line

@@ -192,7 +192,7 @@ class _Search:
             one = self.plans.of(trial)[0]
             why = self.refused(one) or self.too_large(one)
             if isinstance(why, Verdict):
-                self.decide(trial.fuller(verdict=why))
+                self.decide(trial.fuller(verdict=finished(why, self.candidate.source)))
             elif why:
                 self.decide(trial.fuller(pruned=why))
             else:
@@ -255,7 +255,7 @@ class _Search:
         answers = [self.seen[k] for k in one.plan.kernels]
         refused = next((a for a in answers if isinstance(a, Verdict)), None)
         if refused:
-            return trial.fuller(verdict=refused)
+            return trial.fuller(verdict=finished(refused, self.candidate.source))
         trial = trial.fuller(evidence=tuple(a.evidence for a in answers))
         modelled = MODEL.time(trial, self.task, one)
         if modelled is None:

@@ -42,7 +42,7 @@ def assemble(kernel: str, bytecode: bytes, arch: str, tool: Tool, seconds: float
         collect=("k.cubin", "k.yaml"),
     )
     if done.breach == "time":
-        message = f"the assembler ran longer than {seconds:g} s for {arch}: the tiles are too large"
+        message = f"the assembler ran longer than {seconds:g} s for {arch}: too large a tile, or too much unrolled"
         return _rejected(Status.TIMEOUT, message, error_class="compile-timeout")
     message, line = first_error(done.stderr_tail.decode(errors="replace"))
     if done.breach:

@@ -23,7 +23,9 @@ from knowledge_base.records import CompileEvidence, Verdict
 from knowledge_base.seal import folder as own_folder
 from knowledge_base.seal import seal
 
-FORMAT = 2  # raise when an entry's meaning changes: the evidence's definitions, the limits of what is cached
+# Raise it when an entry's meaning changes: the evidence's definitions, the limits of what is cached, how the words of
+# tileiras are read.
+FORMAT = 3
 LIMIT_BYTES = 1 << 30  # about ten thousand cubins
 _PRUNE_TO = 0.8  # of the limit, so that not every write prunes
 

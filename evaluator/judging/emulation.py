@@ -134,8 +134,11 @@ def _launch(
         message = f"launch {index}: {error}"
         raise reject(Status.UNSUPPORTED, error.error_class, message, line=error.line) from None
     if report.asserts:
-        message = f"launch {index}: an assertion of the kernel failed: {report.asserts[0]}"
-        raise reject(Status.CRASH, "device-assert", message)
+        failure = report.asserts[0]
+        said = f": {failure.message}" if failure.message else ""
+        message = f"launch {index}: an assertion of the kernel failed in block {failure.block}{said}"
+        line = failure.location.line if failure.location is not None else None
+        raise reject(Status.CRASH, "device-assert", message, line=line)
     if report.limit is not None:
         line = getattr(report.limit.location, "line", None)
         error_class = "endless-loop" if report.limit.in_loop else "too-slow"

@@ -17,6 +17,7 @@ from . import ir
 from .windows import OUTSIDE
 
 PerLane = int | np.ndarray
+LARGEST = (1 << 63) - 1
 
 
 @dataclass(eq=False, slots=True)
@@ -77,15 +78,20 @@ class TileView:
 
 
 def per_lane(value: Tensor, unsigned: bool = True) -> PerLane:
-    """A rank-0 integer tile as an int (all lanes agree) or an array."""
+    """A rank-0 integer tile as an int (all lanes agree) or an array, of int64: one of 64 bits has its sign anyway."""
     array = value.numpy()
-    if len(array) == 1:
-        number = int(array[0])
-        return number + (1 << (8 * array.itemsize)) if unsigned and number < 0 else number
     wide: np.ndarray = array.astype(np.int64)
     if unsigned and array.itemsize < 8:
         wide &= (1 << (8 * array.itemsize)) - 1
-    return wide
+    return int(wide[0]) if len(wide) == 1 else wide
+
+
+def sizes_per_lane(value: Tensor) -> PerLane:
+    """As :func:`per_lane`; an unsigned number of 64 bits that int64 does not hold is its largest one."""
+    size = per_lane(value)
+    if isinstance(size, int):
+        return size if size >= 0 else LARGEST
+    return np.where(size < 0, LARGEST, size)
 
 
 def make_tensor_view(op: ir.Op, env: list[Any]) -> TensorView:
@@ -93,7 +99,7 @@ def make_tensor_view(op: ir.Op, env: list[Any]) -> TensorView:
     kind = op.result_types[0]
     assert isinstance(kind, ir.TensorViewType)
     dynamic = iter(op.operands[1:])
-    sizes = [s if s is not None else per_lane(env[next(dynamic)]) for s in op.attrs["shape"]]
+    sizes = [s if s is not None else sizes_per_lane(env[next(dynamic)]) for s in op.attrs["shape"]]
     strides = [s if s is not None else per_lane(env[next(dynamic)]) for s in op.attrs["strides"]]
     return TensorView(kind.elem, per_lane(env[op.operands[0]], unsigned=False), tuple(sizes), tuple(strides))
 

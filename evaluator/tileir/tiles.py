@@ -50,7 +50,10 @@ class _Layout(NamedTuple):
 
 
 def _layout(frame: Frame, op: ir.Op, view: TileView) -> _Layout | None:
-    """None for gather views, packed or misaligned elements, and accesses that synchronise: those go by element."""
+    """None for gather views, packed or misaligned elements, strides below 0, and accesses that synchronise.
+
+    Those go by element.
+    """
     elem = view.tensor.elem
     if view.kind.kind == "gather_scatter" or MEMORY_BITS[elem] < 8 or op.attrs["semantics"] != "weak":
         return None
@@ -62,7 +65,9 @@ def _layout(frame: Frame, op: ir.Op, view: TileView) -> _Layout | None:
     flat = allocation.flat(memory_dtype(elem))
     first, odd = divmod(base - allocation.base, flat.element_size())
     # uniform: every size and stride is an int
-    return None if odd else _Layout(allocation, flat, first, view.kind.tile, view.extents, view.strides)  # type: ignore[arg-type]
+    if odd or min(view.strides, default=0) < 0:  # type: ignore[type-var, operator]
+        return None
+    return _Layout(allocation, flat, first, view.kind.tile, view.extents, view.strides)  # type: ignore[arg-type]
 
 
 def _windows(layout: _Layout, lattice: Lattice) -> list[tuple[Piece, Window]] | None:

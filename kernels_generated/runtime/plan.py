@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from typing import Any
 from .expr import COMPARISONS, Dims, Expr, ExprError, evaluate, from_json, holds, show, symbols, to_json
 
 VERSION = 1
+LARGEST_FILL = sys.float_info.max
 MAX_GRID = 2**24 - 1  # Tile IR's limit for each of the three grid axes
 ROLES = ("input", "weight", "packed", "output", "workspace")
 
@@ -321,6 +323,8 @@ def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views
             raise PlanError(f"{place}: only a workspace can be filled")
         if isinstance(f["value"], bool) or not isinstance(f["value"], int | float):
             raise PlanError(f"{place}.value: not a number")
+        if not abs(f["value"]) <= LARGEST_FILL:  # nor a NaN
+            raise PlanError(f"{place}.value: no finite number of a dtype")
         return Fill(f["fill"], f["value"])
     d = _record(raw, place, {"launch", "symbol", "grid", "parameters"})
     digest = d["launch"]

@@ -214,6 +214,25 @@ def test_errors_lose_their_debug_locations_and_keep_the_line():
     assert first_error(stderr) == ("Incompatibility with architecture 'sm_80': no f8", 4)
 
 
+def test_the_line_of_an_error_in_a_function_of_the_front_end_is_that_of_its_caller():
+    stderr = (
+        'loc(callsite(#cuda_tile.di_loc<loc("cuda/tile/_stub.py":678:15) in #cuda_tile.di_subprogram<file = '
+        '<"_stub.py" in "cuda/tile">, line = 676, name = "astype">> at #cuda_tile.di_loc<loc("candidate.py":12:11) in '
+        '#cuda_tile.di_subprogram<file = <"candidate.py" in "">, line = 8, name = "tile">>)): error: no f4\n'
+    )
+    assert first_error(stderr) == ("no f4", 12)
+
+
+def test_a_name_that_a_candidate_chose_is_not_taken_for_what_the_tool_says():
+    named = "error: register allocation failed"
+    stderr = f'#cuda_tile.di_loc<loc("{named}":5:12) in <file = <"{named} \\" error: more" in "">>>: error: no f8\n'
+    assert first_error(stderr)[0] == "no f8"
+
+
+def test_a_tool_that_fails_without_a_reason_says_nothing():
+    assert first_error("error: failed to compile Tile IR program\n") == ("", None)
+
+
 def test_an_error_with_unprintable_bytes_stays_one_printable_line():
     message, line = first_error("error: function '\x1b[31m\ufffd' is odd\nerror: failed to compile Tile IR program\n")
     assert message.isprintable()

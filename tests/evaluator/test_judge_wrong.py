@@ -240,6 +240,31 @@ WRONG = {
         "",
     ),
     "positions are off by one": Wrong("embedding", (("ct.gather(wpe, (t,", "ct.gather(wpe, (t + 1,"),), "wrong", ""),
+    "an assertion fails": Wrong(
+        "gelu",
+        (("    inner", "    ct.assert_(t < 3.0)\n    inner"),),
+        "crash",
+        "device-assert",
+        line="ct.assert_(t < 3.0)",
+    ),
+    "a size is negative": Wrong(
+        "add",
+        (
+            ("    left", "    rows = ct.astype(a.shape[0] - 4096, ct.int64)\n    left"),
+            ("ct.load(a, (i, j)", "ct.load(ct.Array.from_foreign(a.foreign_pointer, (rows, 200), (200, 1)), (i, j)"),
+        ),
+        "unsafe",
+        "out-of-bounds",
+    ),
+    "a stride is negative": Wrong(
+        "add",
+        (
+            ("    left", "    back = ct.astype(a.shape[0] - 4096, ct.int64)\n    left"),
+            ("ct.load(a, (i, j)", "ct.load(ct.Array.from_foreign(a.foreign_pointer, (4096, 200), (back, 1)), (i, j)"),
+        ),
+        "unsafe",
+        "out-of-bounds",
+    ),
     "a loop never ends": Wrong(
         "gelu",
         (("    ct.store(y", "    k = 0\n    while k < 1:\n        k = k * i\n    t = t + k\n    ct.store(y"),),
