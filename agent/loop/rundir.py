@@ -3,7 +3,7 @@
     runs/<id>/target.snf   what was asked for, as it was then; --resume reads this
               log.txt      one line per event
               plans/       the fusion plans, as lists of tasks
-              prompts/     what a proposer was told about each task
+              prompts/     what a proposer was told about each task; in a replay, how its prompts differ
               winners/     see agent.loop.winners
               report.md
 

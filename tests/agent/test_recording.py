@@ -203,6 +203,23 @@ def test_a_replay_asks_what_was_asked_for_where_the_kernels_are_there(here: Path
     assert replay.steps(one.place, planned, set())[1] == planned[1]
 
 
+def test_a_recording_keeps_whatever_a_model_said(here: Path) -> None:
+    recording = read_recording((here / "sum.jsonl").read_text(), "sum.jsonl")
+    odd = recording.calls[1].fuller(text="a\u2028b\x85c\x0bd\r\ne\0f", said="")
+    again = read_recording(recording.model_copy(update={"calls": (odd,)}).text(), "odd.jsonl")
+    assert again.calls == (odd,)
+    assert Replay(again).ask(odd.fuller(question=1)).text == odd.text.replace("\0", "")  # as an endpoint's answers
+
+
+def test_what_a_strangers_recording_says_is_shown_as_plain_text(here: Path) -> None:
+    red = "\x1b[31mred\nmore"
+    header, *calls = [json.loads(line) for line in (here / "sum.jsonl").read_text().splitlines()]
+    lines = [header | {"target": red}, *(call | {"model": red, "finish": red, "said": red} for call in calls)]
+    recording = read_recording("\n".join(map(json.dumps, lines)), "red.jsonl")
+    reply = Replay(recording).ask(recording.calls[-1])
+    assert all(text.isprintable() for text in (recording.target, recording.model, reply.finish, reply.said))
+
+
 BAD = {
     "": "is no recording",
     "{}": "is no recording",
@@ -211,7 +228,9 @@ BAD = {
     '{"recording": 2}': "line 1: ",
     "header": "holds no answer",
     "header\n\n{": "line 3: no JSON",
-    'header\n{"run": "x"}': "line 2: ",
+    'header\n{"run": "x"}': "line 2: task",
+    "header\ncall\nno messages": "line 3: 0.content",
+    "header\ncall\n\nhalf a character": "line 4: no JSON",
     "header\ncall\nother": "line 3: ",
 }
 
@@ -220,7 +239,9 @@ BAD = {
 def test_a_file_that_is_no_recording_is_refused_with_its_line(here: Path, text: str) -> None:
     header, call, *_ = (here / "sum.jsonl").read_text().splitlines()
     other = json.dumps(json.loads(call) | {"number": "one"})
-    whole = {"header": header, "call": call, "other": other}
+    nothing = json.dumps(json.loads(call) | {"request": {"messages": [{"role": "user"}]}})
+    half = json.dumps(json.loads(call) | {"text": "\ud800"})
+    whole = {"header": header, "call": call, "other": other, "no messages": nothing, "half a character": half}
     written = "\n".join(whole.get(line, line) for line in text.split("\n"))
     with pytest.raises(UserError) as caught:
         read_recording(written, "some.jsonl")

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from knowledge_base.errors import UserError
-from knowledge_base.records import LlmCall, Move, Record
+from knowledge_base.records import LlmCall, Move, Record, Said, clean
 
 from .answers import answered
 from .endpoint import Reply
@@ -34,10 +34,10 @@ class Recording(Record):
 
     recording: Literal[1] = 1  # of this format
     run: str = Field(pattern=r"^[\w.-]{1,96}$")
-    target: str = Field(max_length=255)
+    target: Said
     snf: str
     chip: str
-    seed: int
+    seed: int = Field(ge=-(1 << 63), lt=1 << 63)
     rounds: int | None = Field(default=None, ge=1)
     versions: dict[str, Any] = Field(default_factory=dict)
     calls: tuple[LlmCall, ...] = ()
@@ -53,7 +53,7 @@ class Recording(Record):
 
     @property
     def model(self) -> str:
-        return self.calls[-1].model if self.calls else ""
+        return clean(self.calls[-1].model) if self.calls else ""
 
     @property
     def address(self) -> str:
@@ -67,28 +67,39 @@ class Recording(Record):
 
 def read_recording(text: str, name: str) -> Recording:
     """The recording in a file's text.  Raises UserError, with ``name``, where it is none or holds no answer."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows: list[Any] = []
     for number, line in lines:
         try:
             rows.append(json.loads(line))
+            json.dumps(rows[-1], ensure_ascii=False).encode()  # halves of characters are no text
         except (ValueError, RecursionError) as error:
             raise UserError(f"{name}, line {number}: no JSON ({error})", _MEND) from None
     if not rows or not isinstance(rows[0], dict) or "recording" not in rows[0]:
         raise UserError(f"{name} is no recording of a run", _MEND)
+    number = lines[0][0]
     try:
-        found = Recording.model_validate({**rows[0], "calls": rows[1:]})
+        found = Recording.model_validate({**rows[0], "calls": ()})
+        calls = []
+        for (number, _), row in zip(lines[1:], rows[1:], strict=True):  # noqa: B007 (an error names the line)
+            calls.append(LlmCall.model_validate(row))
+            _MESSAGES.validate_python(calls[-1].request.get("messages"))
     except ValidationError as error:
         first = error.errors()[0]
-        where = first["loc"]
-        number = lines[int(where[1]) + 1][0] if where[0] == "calls" and len(where) > 1 else lines[0][0]
-        field = ".".join(str(part) for part in (where[2:] if where[0] == "calls" else where))
+        field = ".".join(str(part) for part in first["loc"])
         raise UserError(f"{name}, line {number}: {field}: {first['msg']}", _MEND) from None
+    found = found.model_copy(update={"calls": tuple(calls)})
     if not found.answers:
         raise UserError(f"{name} holds no answer of a language model", "Record a run that asked one.")
     return found
 
 
+class _Message(Record):
+    role: str
+    content: str
+
+
+_MESSAGES = TypeAdapter(list[_Message])
 _MEND = "agent run --record FILE writes one."
 
 
@@ -126,8 +137,8 @@ class Replay:
         """The answer to a question that there is one for, with its tokens as they were counted then."""
         then = self._answers[call.place][call.question - 1]
         return Reply(
-            then.status, then.text, then.finish, then.said, then.tokens_in, then.tokens_out, then.tokens_cached,
-            then=then,
+            then.status, then.text.replace("\0", ""), clean(then.finish), then.said, then.tokens_in, then.tokens_out,
+            then.tokens_cached, then=then,
         )  # fmt: skip
 
 
