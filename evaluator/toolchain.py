@@ -101,17 +101,19 @@ def first_error(stderr: str) -> tuple[str, int | None]:
 
     Empty where it says no more than that it failed.
     """
-    first, line = "", None
-    for found in _ERROR.finditer(stderr):
-        lines = [
-            int(place["line"] or place["bare"])
-            for place in _PLACE.finditer(found["where"])
-            if not (place["file"] or "").startswith(_FRONT_END)
-        ]
-        line = lines[0] if lines and line is None else line
-        if not first and found["said"].strip() not in _ECHOES:
-            first = found["said"].strip()
-    if not first and _ECHOES[1] in stderr:
-        first = "the kernel's bytecode is damaged: " + _ECHOES[1]
-    silent = not first and bool(_ERROR.search(stderr))
-    return clean("" if silent else first or stderr.strip())[:MAX_MESSAGE], line
+    errors = list(_ERROR.finditer(stderr))
+    told = [said for error in errors if (said := error["said"].strip()) and said not in _ECHOES]
+    lines = [line for error in errors for line in _lines(error["where"])]
+    if told:
+        message = told[0]
+    elif _ECHOES[1] in stderr:
+        message = "the kernel's bytecode is damaged: " + _ECHOES[1]
+    else:
+        message = "" if errors else stderr.strip()
+    return clean(message)[:MAX_MESSAGE], lines[0] if lines else None
+
+
+def _lines(where: str) -> list[int]:
+    """Lines of a debug location, the innermost first, without those of cuTile's own files."""
+    found = _PLACE.finditer(where)
+    return [int(p["line"] or p["bare"]) for p in found if not (p["file"] or "").startswith(_FRONT_END)]

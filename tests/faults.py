@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.judging import JudgeProcess
-from evaluator.plans import Plans
-from evaluator.trial import begin
-from knowledge_base.chips import chip
-from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
 KERNELS = Path(__file__).parent / "evaluator" / "kernels"
-CHIP = chip("h200")
 # The tasks that the kernels compute, and their sizes: small ones, as each is judged several times.
 TASKS: dict[str, tuple[str, dict[str, int]]] = {
     "add": ("add", {"M": 128, "N": 200}),
@@ -57,10 +51,3 @@ class Fault:
             assert old in source, old
             source = source.replace(old, new)
         return source
-
-    def judged(self, judges: JudgeProcess) -> Trial:
-        """By the real judge, in the file's first configuration."""
-        task = self.task
-        return judges.judge(
-            begin(Candidate(source=self.source, task=task.identity), task, CHIP), task, CHIP, plans=Plans(), seed=11
-        )

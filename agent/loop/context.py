@@ -51,7 +51,7 @@ class RunContext:
     at_once: int = 1  # tasks that compute; others wait for their proposer's answers, or for a slot
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))  # one for each of them
     unfinished: dict[str, float] = field(default_factory=dict)  # by label: weight in what is shared by the tasks
-    own: bool = False  # it starts from its own kernels alone, so that a replay goes as the recorded run went
+    starts_alone: bool = False  # it starts from its own kernels alone, so that a replay goes as the recorded run went
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def check_time(self) -> None:

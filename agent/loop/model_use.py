@@ -43,16 +43,13 @@ class ModelUse:
         ended = ", ".join(f"{number} {outcome}" for outcome, number in self.outcomes.items())
         made = f"{self.model}: {count(self.calls, 'call')} ({ended}), {count(self.candidates, 'candidate')}"
         if self.changed is not None:
-            return f"{made}; recorded answers, no model was asked.{self._prompts}"
+            since = (
+                f" {self.changed} of {count(self.calls, 'prompt')} changed since: prompts/*.diff in the run's folder."
+            )
+            return f"{made}; recorded answers, no model was asked.{since if self.changed else ''}"
         spent = Spent(self.charged_tokens, self.charged_usd or 0.0)
         limits = Allowance(self.budget_tokens, self.budget_usd)
         return f"{made}; {spent.of(limits, self.charged_usd is not None)}."
-
-    @property
-    def _prompts(self) -> str:
-        if not self.changed:
-            return ""
-        return f" {self.changed} of {count(self.calls, 'prompt')} changed since: prompts/*.diff in the run's folder."
 
 
 def model_use(calls: Sequence[LlmCall], choice: LanguageModelChoice | None) -> ModelUse | None:
@@ -76,10 +73,11 @@ def model_use(calls: Sequence[LlmCall], choice: LanguageModelChoice | None) -> M
         charged_usd=round(spent.usd, 6) if choice.price is not None else None,
         budget_tokens=choice.limits.tokens,
         budget_usd=choice.limits.usd,
-        changed=_changed(calls) if choice.recording is not None else None,
+        changed=sum(map(_changed, calls)) if choice.recording is not None else None,
         failure=f"{failed[-1].status.value}: {failed[-1].said}" if failed else "",
     )
 
 
-def _changed(calls: Sequence[LlmCall]) -> int:
-    return sum(call.recorded_for not in (None, "", call.prompt) for call in calls)
+def _changed(call: LlmCall) -> bool:
+    """Whether its answer was recorded with another prompt."""
+    return bool(call.recorded_for) and call.recorded_for != call.prompt

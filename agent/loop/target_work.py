@@ -195,7 +195,7 @@ def _context(
         timer=timer,
         chip=chip,
         evaluator=evaluator_version(),
-        own=choice.name == REPLAY,
+        starts_alone=choice.name == REPLAY,
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
         jobs=max(1, cores() // jobs),

@@ -71,7 +71,7 @@ class TaskWork:
         """Finds, records and writes the task's winner."""
         start = time.monotonic()
         try:
-            of_run = self.context.run if self.context.own else ""
+            of_run = self.context.run if self.context.starts_alone else ""
             self.known = known_trials(self.context.store, self.task, self.context.chip, of_run)
             self.try_all([(trial.candidate, "known") for trial in self.known])
             for proposer in self.context.proposers:

@@ -78,7 +78,10 @@ class TileView:
 
 
 def per_lane(value: Tensor, unsigned: bool = True) -> PerLane:
-    """A rank-0 integer tile as an int (all lanes agree) or an array, of int64: one of 64 bits has its sign anyway."""
+    """A rank-0 integer tile as an int (all lanes agree) or an array of int64.
+
+    ``unsigned``: its bits are read without a sign, but for numbers of 64 bits, which int64 would not hold.
+    """
     array = value.numpy()
     wide: np.ndarray = array.astype(np.int64)
     if unsigned and array.itemsize < 8:
@@ -87,7 +90,7 @@ def per_lane(value: Tensor, unsigned: bool = True) -> PerLane:
 
 
 def sizes_per_lane(value: Tensor) -> PerLane:
-    """As :func:`per_lane`; an unsigned number of 64 bits that int64 does not hold is its largest one."""
+    """A size as :func:`per_lane` gives it; one that is too large for int64 is the largest that is not."""
     size = per_lane(value)
     if isinstance(size, int):
         return size if size >= 0 else LARGEST

@@ -23,7 +23,7 @@ from typing import Any
 from .expr import COMPARISONS, Dims, Expr, ExprError, evaluate, from_json, holds, show, symbols, to_json
 
 VERSION = 1
-LARGEST_FILL = sys.float_info.max
+LARGEST_FILL = sys.float_info.max  # JSON has no infinities, and a larger integer is no float
 MAX_GRID = 2**24 - 1  # Tile IR's limit for each of the three grid axes
 ROLES = ("input", "weight", "packed", "output", "workspace")
 
@@ -323,8 +323,8 @@ def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views
             raise PlanError(f"{place}: only a workspace can be filled")
         if isinstance(f["value"], bool) or not isinstance(f["value"], int | float):
             raise PlanError(f"{place}.value: not a number")
-        if not abs(f["value"]) <= LARGEST_FILL:  # nor a NaN
-            raise PlanError(f"{place}.value: no finite number of a dtype")
+        if not abs(f["value"]) <= LARGEST_FILL:  # false for a NaN, too
+            raise PlanError(f"{place}.value: not a finite number")
         return Fill(f["fill"], f["value"])
     d = _record(raw, place, {"launch", "symbol", "grid", "parameters"})
     digest = d["launch"]

@@ -54,10 +54,14 @@ def here(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return recorded
 
 
-def alone(patch: pytest.MonkeyPatch) -> None:
-    """No endpoint; one request in a round, so that answers come in order; no waiting."""
+def no_model(patch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
         patch.delenv(name, raising=False)
+
+
+def alone(patch: pytest.MonkeyPatch) -> None:
+    """No endpoint; one request in a round, so that answers come in order; no waiting."""
+    no_model(patch)
     patch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
     patch.setattr(model_proposer, "IN_A_ROUND", 1)
 
@@ -280,8 +284,7 @@ def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
 ) -> None:
     """The README's example; with less time for the synthesizer's search."""
     monkeypatch.chdir(tmp_path)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
-        monkeypatch.delenv(name, raising=False)
+    no_model(monkeypatch)
     monkeypatch.setattr(target_work, "SEARCH_SECONDS", 2.0)
     assert invoke(["run", "--replay", "gpt2-block"]) == 0
     ((record, calls),) = runs()

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from faults import Fault
 
 from evaluator.judging.judgement import judge
 from evaluator.judging.oracle import Oracle
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Verdict
-from knowledge_base.snf.everyday import everyday
-
-KERNELS = Path(__file__).parent / "kernels"
-SIZES: dict[str, dict[str, int]] = {
-    "linear": {"M": 128, "N": 96, "K": 512},
-    "attention_qkv": {"B": 1, "H": 2, "T": 96, "D": 64},
-    "gelu": {"M": 128, "N": 200},
-    "add": {"M": 128, "N": 200},
-    "softmax": {"M": 96, "N": 200},
-    "layernorm": {"M": 96, "N": 200},
-    "embedding": {"B": 2, "T": 32, "V": 100, "P": 64, "C": 96},
-}
 
 
 @pytest.fixture(scope="module")
@@ -33,35 +21,22 @@ def oracle() -> Iterator[Oracle]:
         yield started
 
 
-def source(name: str) -> str:
-    return (KERNELS / f"{name}.py").read_text()
-
-
-def judged(oracle: Oracle, name: str, text: str, seed: int = 11) -> Verdict:
-    task, rtx5070 = everyday(name, **SIZES[name]), chip("rtx5070")
-    trial = begin(Candidate(source=text, task=task.identity), task, rtx5070)
-    done = judge(trial, task, rtx5070, oracle=oracle, seed=seed)
-    assert done.verdict is not None
-    return done.verdict
-
-
 @dataclass(frozen=True)
 class Wrong:
     """An honest kernel with some lines replaced, and what the judge must say of it."""
 
-    task: str
+    kernel: str
     changes: tuple[tuple[str, str], ...]
     status: str
     error_class: str
     line: str = ""  # text of the line the verdict points at, where it can know
-    kernel: str = ""
 
-    def text(self) -> str:
-        out = source(self.kernel or self.task)
-        for old, new in self.changes:
-            assert old in out, old
-            out = out.replace(old, new)
-        return out
+    def judged(self, oracle: Oracle, seed: int = 11) -> Verdict:
+        fault, rtx5070 = Fault(self.kernel, self.changes), chip("rtx5070")
+        trial = begin(Candidate(source=fault.source, task=fault.task.identity), fault.task, rtx5070)
+        done = judge(trial, fault.task, rtx5070, oracle=oracle, seed=seed)
+        assert done.verdict is not None
+        return done.verdict
 
 
 ROW = "ct.load(x, (row, j), (1, TN), padding_mode=ct.PaddingMode.ZERO)"
@@ -119,19 +94,14 @@ WRONG = {
         line="ct.store(y, (j, i), acc.astype(y.dtype))",
     ),
     "the causal mask lets the next key in": Wrong(
-        "attention_qkv",
+        "attention",
         (("keys <= at", "keys <= at + 1"), ("(block + 1) * TQ", "(block + 1) * TQ + 1")),
         "wrong",
         "causal-mask",
-        kernel="attention",
     ),
-    "the causal mask hides the query's own key": Wrong(
-        "attention_qkv", (("keys <= at", "keys < at"),), "wrong", "", kernel="attention"
-    ),
-    "the scale is forgotten": Wrong(
-        "attention_qkv", (("1 / math.sqrt(width)", "1.0"),), "wrong", "", kernel="attention"
-    ),
-    "the old sum is not rescaled": Wrong("attention_qkv", (("total * old", "total"),), "wrong", "", kernel="attention"),
+    "the causal mask hides the query's own key": Wrong("attention", (("keys <= at", "keys < at"),), "wrong", ""),
+    "the scale is forgotten": Wrong("attention", (("1 / math.sqrt(width)", "1.0"),), "wrong", ""),
+    "the old sum is not rescaled": Wrong("attention", (("total * old", "total"),), "wrong", ""),
     "padding gets into a sum": Wrong(
         "layernorm",
         (
@@ -326,7 +296,7 @@ WRONG = {
 def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluator.judging.executable.LAUNCH_SECONDS", 1.5)
     wrong = WRONG[name]
-    verdict = judged(oracle, wrong.task, wrong.text())
+    verdict = wrong.judged(oracle)
     told = f"{verdict.status} {verdict.error_class}: {verdict.message}"
     assert verdict.status == wrong.status, told
     if wrong.error_class:

@@ -117,7 +117,7 @@ class LanguageModel:
         for call in made:
             self._places.setdefault(call.place, _Place()).calls[call.number] = call
         self._budget = Budget(limits, price, made)
-        # A replay draws its moves from what was known when it was recorded.
+        # When the moves of a recorded run were drawn, it was not known yet what they would bring.
         runs = (place.run,) if recording is None else (place.run, recording.run)
         self._earlier = experience(place.store.moves(access.model, but=runs))
 
