@@ -39,6 +39,19 @@ def gone(processes: Iterable[Seen], within_s: float) -> bool:
     return not left
 
 
+def idle(processes: Iterable[Seen], within_s: float) -> bool:
+    """Whether all come to sleep and stay so for half a second: one that still starts runs, or waits for a disk."""
+    until = time.monotonic() + within_s
+    asleep = 0
+    while asleep < 10 and time.monotonic() < until:
+        states = {
+            _read(Path(f"/proc/{process.pid}/stat")).rpartition(b")")[2].split()[:1] == [b"S"] for process in processes
+        }
+        asleep = asleep + 1 if False not in states else 0
+        time.sleep(0.05)
+    return asleep == 10
+
+
 def environment(process: Seen) -> bytes:
     """What it was started with; nothing if it is gone."""
     return _read(Path(f"/proc/{process.pid}/environ"))
