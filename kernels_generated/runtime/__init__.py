@@ -1,18 +1,24 @@
-"""Launch plans, the size language they are written in, and what makes numbers of both.
+"""Launch plans, the size language they are written in, what makes numbers of both, and what runs them.
 
-The standard library is all it needs, and anyone may import it.
+The standard library is all it needs, and anyone may import it; the CUDA driver (:mod:`.driver`) is loaded by who runs
+a plan on a GPU.
 """
 
 from .bound import BoundPlan, Unlaunchable, bind
+from .driver import Driver, DriverError
 from .expr import Expr, ExprError, evaluate
+from .launcher import Launcher
 from .plan import Launchable, LaunchPlan, PlanError, loads
 
 __all__ = [
     "BoundPlan",
+    "Driver",
+    "DriverError",
     "Expr",
     "ExprError",
     "LaunchPlan",
     "Launchable",
+    "Launcher",
     "PlanError",
     "Unlaunchable",
     "bind",

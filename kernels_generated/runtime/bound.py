@@ -18,7 +18,8 @@ INDEX_RANGES = {"i32": 2**31, "i64": 2**63}  # an index of the type is below thi
 class Unlaunchable(ValueError):
     """A plan that no machine should run at these sizes.
 
-    error_class: ``workspace-size`` | ``grid-range`` | ``view-outside`` | ``index-range``.
+    error_class: ``workspace-size`` | ``grid-range`` | ``view-outside`` | ``index-range``; from the launcher also
+    ``kernel-arguments`` | ``fill-range``.
     """
 
     def __init__(self, error_class: str, message: str) -> None:
