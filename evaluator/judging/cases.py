@@ -17,7 +17,7 @@ from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Task
 
 from .accuracy import Case
-from .emulation import POISON_A, POISON_B, Poison, poisoned
+from .admission import POISON_A, POISON_B, Poison, poisoned
 from .executable import Executable, first_difference, same_bits
 from .oracle import Expected
 from .rejection import Rejected, reject

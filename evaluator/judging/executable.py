@@ -1,4 +1,4 @@
-"""What is judged: launch plans that compute a graph together, run on the emulator as one function.
+"""What is judged: launch plans that compute a graph together, run on the emulator or on a card as one function.
 
 A task is one call of one candidate.  A target is one call per task, in order, through buffers in their stored dtypes.
 Both are an :class:`Executable`, so that whoever runs and judges it need not know which it is.
@@ -9,26 +9,50 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 
-from evaluator.kernel import Kernel, refusal
-from evaluator.tileir import Program, TileIRError
 from kernels_generated.runtime.expr import evaluate
-from kernels_generated.runtime.plan import Launchable
+from kernels_generated.runtime.plan import Launchable, LaunchPlan
 from knowledge_base.chips import Chip
 from knowledge_base.records import Finding, Status
 from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Call, Task
 
+from .admission import POISON_A, Poison, poisoned
 from .cover import dims, text
-from .emulation import POISON_A, Poison, emulate, poisoned
+from .emulation import EMULATOR
 from .rejection import Rejected, reject
 from .sizes import Sizes
 
 LAUNCH_SECONDS = 15.0  # one plan at one judged size; honest ones take milliseconds
 Within = Callable[[float, str], AbstractContextManager[None]]  # ends what runs inside it after so many seconds
 MOST_FINDINGS = 20  # that a verdict keeps
+
+
+class Machine(Protocol):
+    """What a launch plan runs on."""
+
+    def ready(self, traced: Launchable) -> Any:
+        """What :meth:`run` needs of the plan's kernels.  Raises Rejected where it cannot run one."""
+
+    def run(
+        self,
+        plan: LaunchPlan,
+        ready: Any,
+        buffers: Mapping[str, torch.Tensor],
+        sizes: Mapping[str, int],
+        *,
+        poison: Poison,
+        sanitize: bool,
+        deadline: float,
+    ) -> tuple[Finding, ...]:
+        """Runs the plan on every argument but the workspaces; outputs change in place.
+
+        sanitize: to look for what no result shows, if the machine can.  deadline: a ``time.monotonic()`` value.
+        Returns what was found.  Raises Rejected where the plan is refused or stopped.
+        """
 
 
 def sizes_of(call: Call, sizes: Sizes) -> Sizes:
@@ -51,19 +75,27 @@ class Executable:
         chip: Chip,
         deadline: float,
         within: Within | None = None,
+        machine: Machine = EMULATOR,
     ) -> None:
+        self.machine = machine
         self.calls, self.outputs, self.plans = tuple(calls), tuple(outputs), plans
         self.chip, self.deadline = chip, deadline
         self.within = within or (lambda seconds, what: nullcontext())
 
     @classmethod
     def of_task(
-        cls, task: Task, plans: Sequence[Launchable], chip: Chip, deadline: float, within: Within | None = None
+        cls,
+        task: Task,
+        plans: Sequence[Launchable],
+        chip: Chip,
+        deadline: float,
+        within: Within | None = None,
+        machine: Machine = EMULATOR,
     ) -> Executable:
         """A task's own plans: one call, in its own names and dimensions."""
         arguments, results = tuple(t.name for t in task.inputs), tuple(t.name for t in task.outputs)
         call = Call(task, arguments, results, sizes=tuple((d, d) for d in task.sizes))
-        return cls([call], results, {task.identity: plans}, chip, deadline, within)
+        return cls([call], results, {task.identity: plans}, chip, deadline, within, machine)
 
     def run(
         self, inputs: Mapping[str, torch.Tensor], sizes: Sizes, memory: Poison = POISON_A, sanitize: bool = True
@@ -82,7 +114,9 @@ class Executable:
                 for tensor, buffer in zip(call.task.inputs, call.arguments, strict=True)
             }
             traced = self._applying(call, at)
-            ready = programs(traced)  # a kernel that cannot be read is so at every size: its verdict names none
+            ready = self.machine.ready(
+                traced
+            )  # a kernel that cannot be read is so at every size: its verdict names none
             seconds = max(0.0, min(self.deadline - time.monotonic(), LAUNCH_SECONDS))
             late = self.said(number, sizes, f"an operation went on beyond the {seconds:.0f} s that its launch may take")
             try:
@@ -100,7 +134,7 @@ class Executable:
         call: Call,
         at: Sizes,
         traced: Launchable,
-        ready: Mapping[str, Program],
+        ready: Any,
         given: Mapping[str, torch.Tensor],
         memory: Poison,
         sanitize: bool,
@@ -112,7 +146,7 @@ class Executable:
         """
         buffers = {name: value.clone() for name, value in given.items()}
         outputs = {t.name: poisoned(shape_at(t.shape, at), t.dtype, memory.output) for t in call.task.outputs}
-        findings = emulate(
+        findings = self.machine.run(
             traced.plan,
             ready,
             buffers | outputs,
@@ -151,14 +185,6 @@ class Executable:
             return f"call {number} ({call.task.name}, {text(sizes_of(call, sizes))}): {message}"
         place = text(sizes)
         return message if place in message else f"{message} ({place})"
-
-
-def programs(traced: Launchable) -> dict[str, Program]:
-    """The plan's kernels, ready to run, by hash.  Raises Rejected where emulator or disassembler refuse one."""
-    try:
-        return {digest: Kernel.of(traced.kernels[digest]).program for digest in traced.plan.kernels}
-    except TileIRError as error:
-        raise Rejected(refusal(error)) from None
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

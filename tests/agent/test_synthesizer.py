@@ -16,8 +16,9 @@ from agent.proposers.base import ProposalRequest
 from agent.proposers.synthesizer import Synthesizer, synthesize
 from evaluator.compile import compile_kernels
 from evaluator.judging.accuracy import Case, Errors, Failure
+from evaluator.judging.admission import POISON_A, POISON_B, poisoned
 from evaluator.judging.compare import measure
-from evaluator.judging.emulation import POISON_A, POISON_B, emulate, poisoned
+from evaluator.judging.emulation import emulate
 from evaluator.judging.inputs import draw
 from evaluator.judging.rejection import Rejected
 from evaluator.kernel import Kernel

@@ -123,18 +123,18 @@ def test_launches_that_no_judged_size_makes_are_not_called_correct(oracle: Oracl
 def test_a_defect_of_the_evaluator_is_the_candidates_verdict_and_says_so(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evaluator.judging import executable
+    from evaluator.judging import emulation
 
     def fails(*_: object, **__: object) -> None:
         raise KeyError("a defect\033[2J")
 
-    monkeypatch.setattr(executable, "emulate", fails)
+    monkeypatch.setattr(emulation, "emulate", fails)
     _, verdict = judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
     assert (verdict.status, verdict.error_class) == ("crash", "evaluator-defect")
     assert verdict.message.startswith("the evaluator failed, which says nothing about the kernel: KeyError: 'a defect")
     assert "\033" not in verdict.message
     monkeypatch.undo()
-    monkeypatch.setattr(executable, "emulate", lambda *_, **__: (_ for _ in ()).throw(EnvironmentLacks("no tool")))
+    monkeypatch.setattr(emulation, "emulate", lambda *_, **__: (_ for _ in ()).throw(EnvironmentLacks("no tool")))
     with pytest.raises(EnvironmentLacks):
         judged(source("gelu"), everyday("gelu", M=100, N=70), oracle)
 
