@@ -83,6 +83,9 @@ class RecordedCuda:
         assert all(at % size == 0 for at, size in zip(places, sizes, strict=True))
         return self._said("cuLaunchKernel", function, tuple(numbers), stream, words)
 
+    def cuStreamSynchronize(self, stream: int) -> tuple[CUresult]:
+        return self._said("cuStreamSynchronize", stream)
+
     def _said(self, name: str, *what: Any) -> tuple[CUresult]:
         self.calls.append((name, *what))
         return (self.failing.get(name, OK),)

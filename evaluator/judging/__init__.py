@@ -20,23 +20,46 @@ if TYPE_CHECKING:
     from .accuracy import Errors as Errors
     from .accuracy import Failure as Failure
     from .accuracy import summary as summary
+    from .admission import POISON_A as POISON_A
+    from .admission import Poison as Poison
+    from .admission import admit as admit
+    from .admission import poisoned as poisoned
     from .composed import judge_composed as judge_composed
+    from .cover import dims as dims
+    from .cover import text as text
+    from .examine import Examination as Examination
+    from .executable import Executable as Executable
+    from .inputs import torch_dtype as torch_dtype
     from .judge_process import JudgeProcess as JudgeProcess
     from .judgement import judge as judge
+    from .oracle import Expected as Expected
     from .oracle import Oracle as Oracle
+    from .oracle import Packed as Packed
+    from .oracle import Question as Question
+    from .oracle import pack as pack
+    from .oracle import question as question
+    from .oracle_worker import computed as computed
     from .rejection import Rejected as Rejected
     from .rejection import defect as defect
     from .rejection import finished as finished
+    from .rejection import reject as reject
     from .sizes import ELEMENTS as ELEMENTS
+    from .sizes import Sizes as Sizes
     from .sizes import judged_sizes as judged_sizes
 else:
     __getattr__, __all__ = exports(
         __name__,
         accuracy=["LARGEST_FACTOR", "RMS_FACTOR", "Errors", "Failure", "summary"],
+        admission=["POISON_A", "Poison", "admit", "poisoned"],
         composed=["judge_composed"],
+        cover=["dims", "text"],
+        examine=["Examination"],
+        executable=["Executable"],
+        inputs=["torch_dtype"],
         judge_process=["JudgeProcess"],
         judgement=["judge"],
-        oracle=["Oracle"],
-        rejection=["Rejected", "defect", "finished"],
-        sizes=["ELEMENTS", "judged_sizes"],
+        oracle=["Expected", "Oracle", "Packed", "Question", "pack", "question"],
+        oracle_worker=["computed"],
+        rejection=["Rejected", "defect", "finished", "reject"],
+        sizes=["ELEMENTS", "Sizes", "judged_sizes"],
     )

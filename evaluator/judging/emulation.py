@@ -32,6 +32,8 @@ MAX_BLOCKS = 2**20  # of one launch at the judge's sizes: they need thousands, a
 class Emulator:
     """The :class:`.executable.Machine` that every computer has."""
 
+    in_order = True
+
     def ready(self, traced: Launchable) -> Mapping[str, Program]:
         """The plan's kernels by hash.  Raises Rejected where emulator or disassembler refuse one."""
         try:

@@ -22,7 +22,7 @@ from .cover import text
 from .diagnose import diagnose
 from .executable import Executable
 from .inputs import CONSTANT_INPUTS, distributions
-from .oracle import Oracle, question
+from .oracle import Answering, question
 from .rejection import Rejected
 from .sizes import ELEMENTS, Sizes, output_elements
 
@@ -58,7 +58,7 @@ class Examination:
         executable: Executable,
         sizes: Sequence[Sizes],
         seed: int,
-        oracle: Oracle,
+        oracle: Answering,
         *,
         names: Sequence[str] | None = None,
         repeats: int = MAX_REPEATS,

@@ -32,7 +32,9 @@ MOST_FINDINGS = 20  # that a verdict keeps
 
 
 class Machine(Protocol):
-    """What a launch plan runs on."""
+    """What a launch plan runs on.  ``in_order``: blocks run in one order, so that equal inputs give equal bits."""
+
+    in_order: bool
 
     def ready(self, traced: Launchable) -> Any:
         """What :meth:`run` needs of the plan's kernels.  Raises Rejected where it cannot run one."""

@@ -17,7 +17,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from evaluator.confinement import FreshPython
@@ -92,6 +92,18 @@ class JudgeProcess:
         except Rejected as rejected:
             return rejected.verdict
         return answer
+
+    def agreement(
+        self,
+        task: Task,
+        plans: Sequence[Launchable],
+        chip: Chip,
+        seed: int,
+        made: Sequence[tuple[Mapping[str, int], Mapping[str, Any]]],
+    ) -> dict[str, Any]:
+        """As :func:`.agreement.agreement`, which see."""
+        figures: dict[str, Any] = self.call("agreement", task, tuple(plans), chip, seed, made)
+        return figures
 
     def call(self, function: str | Callable[..., Any], *arguments: Any, progress: Progress | None = None) -> Any:
         """``function(*arguments, desk)`` in a fork of the process; ``desk`` is a :class:`.desk.Desk`.

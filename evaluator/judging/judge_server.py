@@ -38,6 +38,7 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import Trial, Verdict
 from knowledge_base.snf.task import Decomposition, Task
 
+from .agreement import agreement
 from .cases import run_case
 from .compare import measure
 from .composed import judge_composed
@@ -95,7 +96,9 @@ def _emulate(task: Task, plan: Launchable, chip: Chip, seed: int, desk: Desk) ->
 
 
 EMULATE_SECONDS = 120.0  # at a task's own sizes, which may be large
-QUESTIONS: dict[str, Callable[..., Any]] = {"judge": _judge, "judge_composed": _judge_composed, "emulate": _emulate}
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "judge": _judge, "judge_composed": _judge_composed, "emulate": _emulate, "agreement": agreement
+}  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------- the process
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -51,6 +51,13 @@ class Expected:
     inputs: dict[str, torch.Tensor]
     reference: tuple[torch.Tensor, ...]  # float64 (integer and bool outputs: their own dtype)
     eager: tuple[torch.Tensor, ...]  # in the outputs' stored dtypes
+
+
+class Answering(Protocol):
+    """Who answers questions."""
+
+    def expect_all(self, questions: Iterable[Question]) -> Iterator[Expected]:
+        """The answers in order."""
 
 
 def question(task: Task, sizes: Mapping[str, int], distribution: str, seed: int) -> Question:

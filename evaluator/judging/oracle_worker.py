@@ -18,27 +18,36 @@ import torch
 from knowledge_base.snf import reference
 
 from .inputs import draw, torch_dtype
-from .oracle import Question, pack
+from .oracle import Expected, Question, pack
 
 CACHE_BYTES = 256 * 2**20  # answers kept for searches that ask the same again
 
 
-def answer(q: Question) -> dict[str, Any]:
-    """Inputs, reference and eager results of one question, packed."""
+def computed(q: Question, place: torch.device | None = None) -> Expected:
+    """Inputs, reference and eager results of one question, on the CPU or at ``place``: of the same inputs."""
     sizes = dict(q.sizes)
     graph = replace(q.graph, dims=tuple((name, sizes[name]) for name, _ in q.graph.dims))
-    inputs = draw(graph, sizes, q.distribution, q.seed)
+    with torch.device("cpu"):
+        drawn = draw(graph, sizes, q.distribution, q.seed)
+    inputs = {name: value.to(place) for name, value in drawn.items()}
     with torch.no_grad():
         exact = reference.run(graph, inputs, "fp64", q.precision)
         eager = reference.run(graph, inputs, "eager", q.precision)
-    stored = [torch_dtype(graph.value(name).dtype) for name in graph.outputs]
+    stored = [(name, torch_dtype(graph.value(name).dtype)) for name in graph.outputs]
+    return Expected(
+        inputs,
+        tuple(exact[name].to(torch.float64 if dtype.is_floating_point else dtype) for name, dtype in stored),
+        tuple(eager[name].to(dtype) for name, dtype in stored),
+    )
+
+
+def answer(q: Question) -> dict[str, Any]:
+    """What one question gets, packed."""
+    made = computed(q)
     return {
-        "inputs": {name: pack(value) for name, value in inputs.items()},
-        "reference": [
-            pack(exact[name].to(torch.float64) if dtype.is_floating_point else exact[name].to(dtype))
-            for name, dtype in zip(graph.outputs, stored, strict=True)
-        ],
-        "eager": [pack(eager[name].to(dtype)) for name, dtype in zip(graph.outputs, stored, strict=True)],
+        "inputs": {name: pack(value) for name, value in made.inputs.items()},
+        "reference": [pack(value) for value in made.reference],
+        "eager": [pack(value) for value in made.eager],
     }
 
 

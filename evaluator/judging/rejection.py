@@ -21,6 +21,9 @@ class Rejected(Exception):
         super().__init__(verdict.message)
         self.verdict = verdict
 
+    def __reduce__(self) -> tuple[type[Rejected], tuple[Verdict]]:  # it crosses the borders of processes
+        return Rejected, (self.verdict,)
+
 
 def reject(status: Status, error_class: str, message: str, **more: Any) -> Rejected:
     """A rejection while the candidate's kernels are emulated; ``more`` are other fields of the Verdict."""

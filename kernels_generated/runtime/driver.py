@@ -87,6 +87,13 @@ class Driver:
             bits = 8 * len(element)
             self._call(f"cuMemsetD{bits}Async", address, int.from_bytes(element, "little"), count, stream)
 
+    def synchronize(self, stream: int) -> None:
+        """Waits until the stream's work is done.  Raises DriverError for what went wrong in it.
+
+        After a fault of a kernel (an illegal address, say) every further call fails: the process has lost its context.
+        """
+        self._call("cuStreamSynchronize", stream)
+
     def _parameters(self, kernel: Any) -> tuple[int, ...]:
         sizes: list[int] = []
         while True:

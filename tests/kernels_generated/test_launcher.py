@@ -119,6 +119,15 @@ def test_what_the_driver_refuses_is_said_with_its_code(cuda: RecordedCuda, call:
     assert raised.value.code == code.name
 
 
+def test_what_went_wrong_in_a_kernel_is_said_by_who_waits_for_it(cuda: RecordedCuda) -> None:
+    driver = Driver()
+    driver.synchronize(7)
+    assert cuda.calls[-1] == ("cuStreamSynchronize", 7)
+    cuda.failing["cuStreamSynchronize"] = CUresult.CUDA_ERROR_LAUNCH_FAILED
+    with pytest.raises(DriverError, match="cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED"):
+        driver.synchronize(7)
+
+
 def test_a_library_without_the_kernel_is_let_go(cuda: RecordedCuda) -> None:
     with pytest.raises(DriverError, match="cuLibraryGetKernel: CUDA_ERROR_NOT_FOUND"):
         Launcher(Driver(), {A: cubin(other=())}).prepare(plan(BoundLaunch(A, "k", (1, 1, 1), ())))

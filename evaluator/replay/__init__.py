@@ -1,0 +1,16 @@
+"""Replay: launch plans on a GPU, in a process of its own that never runs a candidate's Python.
+
+:mod:`.runner` is what callers have, :mod:`.runner_server` the process behind it, :mod:`.bench` what that can be asked.
+There :mod:`.card` runs a plan between guard zones, by the launcher of :mod:`kernels_generated.runtime` and a
+:mod:`.device`.  :mod:`.confirm` is what a winner has to pass: right on the GPU, as it is on the emulator.
+"""
+
+from typing import TYPE_CHECKING
+
+from knowledge_base.lazy import exports
+
+if TYPE_CHECKING:
+    from .confirm import confirmed as confirmed
+    from .runner import Runner as Runner
+else:
+    __getattr__, __all__ = exports(__name__, confirm=["confirmed"], runner=["Runner"])

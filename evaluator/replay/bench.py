@@ -1,0 +1,149 @@
+"""What a runner's process holds, and what it can be asked: functions that get the bench as their last argument.
+
+All of it is our own code: a candidate's part in it are launch plans, which are checked before they run, and cubins,
+which run on the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from evaluator.judging import (
+    POISON_A,
+    Examination,
+    Executable,
+    Expected,
+    Packed,
+    Question,
+    Rejected,
+    Sizes,
+    computed,
+    pack,
+    question,
+)
+from kernels_generated.runtime import Launchable
+from kernels_generated.runtime.launcher import element_bytes
+from knowledge_base.chips import Chip
+from knowledge_base.records import Stage
+from knowledge_base.snf.task import Task
+
+from .card import Card
+from .device import Device
+
+KEPT_BYTES = 8 << 30  # of answers on the GPU, for configurations that are asked the same
+
+
+class Bench:
+    """A runner's device, and what results on it are held against."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.oracle = NearOracle(device.place)
+
+
+class NearOracle:
+    """Answers questions in this process, at ``place``; the latest answers are kept there."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+        self._known: OrderedDict[Question, Expected] = OrderedDict()
+
+    def expect_all(self, questions: Iterable[Question]) -> Iterator[Expected]:
+        for q in questions:
+            answer = self._known.pop(q, None) or computed(q, self._place)
+            self._known[q] = answer
+            while sum(map(_bytes, self._known.values())) > KEPT_BYTES and len(self._known) > 1:
+                self._known.popitem(last=False)
+            yield answer
+
+
+def _bytes(answer: Expected) -> int:
+    tensors = [*answer.inputs.values(), *answer.reference, *answer.eager]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+# ---------------------------------------------------------------------------------------------------- questions
+
+
+def examined(
+    task: Task,
+    plans: Sequence[Launchable],
+    cubins: Mapping[str, bytes],
+    chip: Chip,
+    sizes: Sequence[Sizes],
+    seed: int,
+    names: Sequence[str] | None,
+    seconds: float,
+    bench: Bench,
+) -> dict[str, Any]:
+    """The figures of plans at ``sizes``, by distribution and output, as a judgement has them.
+
+    cubins: of the plans' kernels, for the device.  names: the distributions; None: all that say something.  Raises
+    Rejected for what is wrong, DriverError for what faults.
+    """
+    card = Card(bench.device, cubins)
+    try:
+        with torch.device(bench.device.place):
+            executable = Executable.of_task(task, plans, chip, time.monotonic() + seconds, machine=card)
+            examination = Examination(task, executable, sizes, seed, bench.oracle, names=names)
+            examination.run()
+            return examination.numbers
+    except Rejected as rejected:
+        raise _on_the_card(rejected) from None
+    finally:
+        card.close()
+
+
+def outputs(
+    task: Task,
+    plans: Sequence[Launchable],
+    cubins: Mapping[str, bytes],
+    chip: Chip,
+    sizes: Sequence[Sizes],
+    seed: int,
+    seconds: float,
+    bench: Bench,
+) -> list[tuple[Sizes, dict[str, Packed]]]:
+    """What the plans give on normal inputs, by output: for :func:`evaluator.judging.agreement.agreement`."""
+    card = Card(bench.device, cubins)
+    made: list[tuple[Sizes, dict[str, Packed]]] = []
+    try:
+        with torch.device(bench.device.place):
+            executable = Executable.of_task(task, plans, chip, time.monotonic() + seconds, machine=card)
+            for at in sizes:
+                (expected,) = bench.oracle.expect_all([question(task, at, "normal", seed)])
+                results = executable.run(expected.inputs, at, POISON_A, sanitize=False)
+                made.append((dict(at), {name: pack(value.cpu()) for name, value in results.items()}))
+    except Rejected as rejected:
+        raise _on_the_card(rejected) from None
+    finally:
+        card.close()
+    return made
+
+
+def known_answer(bench: Bench) -> bool:
+    """Whether the GPU still works: memory that the driver fills, and a sum and a product that have one right answer."""
+    device = bench.device
+    count = 1 << 14
+    memory = device.empty(4 * count)
+    device.fill(memory.data_ptr(), element_bytes("i32", 3), count, device.stream)
+    device.synchronize(device.stream)
+    numbers = memory.view(torch.int32)
+    numbers += torch.arange(count, dtype=torch.int32, device=device.place)
+    ones = torch.ones(64, 64, device=device.place)
+    return int(numbers.sum()) == 3 * count + count * (count - 1) // 2 and bool((ones @ ones == 64).all())
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {"examined": examined, "outputs": outputs, "known_answer": known_answer}
+
+
+def _on_the_card(rejected: Rejected) -> Rejected:
+    """The rejection as one that the GPU showed."""
+    verdict = rejected.verdict
+    said = verdict.message if "GPU" in verdict.message else f"on the GPU: {verdict.message}"
+    return Rejected(verdict.model_copy(update={"stage": Stage.REPLAY, "message": said}))

@@ -1,0 +1,90 @@
+"""What a trial that the judge calls correct has to pass on a GPU: right there, and as it is on the emulator.
+
+A compiler can be wrong, and a language leaves races to the machine: what is right by the Tile IR is confirmed on the
+card before it counts.  Needs no torch: the GPU's part is the runner's, the emulator's the judge's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from evaluator.compile import compile_kernels
+from evaluator.judging import Rejected, finished
+from evaluator.plans import Plans
+from kernels_generated.runtime import Launchable
+from knowledge_base.chips import Chip
+from knowledge_base.records import Status, Trial, Verdict
+from knowledge_base.snf.task import Task
+
+from .runner import Runner
+
+SECONDS = 120.0  # for one question of the runner; most take less than one
+# Rows of a verdict's numbers; the first stands behind the name of a distribution.
+GPU, GPU_FULL_SIZE, GPU_EMULATOR = "on the GPU", "on the GPU, full size", "GPU − emulator"
+
+
+class Emulating(Protocol):
+    """Who compares a GPU's outputs with the emulator's: a :class:`evaluator.judging.JudgeProcess`."""
+
+    def agreement(
+        self,
+        task: Task,
+        plans: Sequence[Launchable],
+        chip: Chip,
+        seed: int,
+        made: Sequence[tuple[Mapping[str, int], Mapping[str, Any]]],
+    ) -> dict[str, Any]: ...
+
+
+def confirmed(
+    trial: Trial, task: Task, chip: Chip, plans: Plans, runner: Runner, emulating: Emulating, seed: int | None = None
+) -> Trial:
+    """A correct trial with what the GPU says of it: its numbers beside the judge's, or the verdict that rejects it.
+
+    Every judged size on every distribution, the task's own size on normal inputs, and the emulator's outputs at the
+    judged sizes.  seed: of the hidden inputs (default: from the operating system).  Raises EnvironmentLacks where the
+    GPU cannot be used.
+    """
+    if trial.verdict is None or not trial.correct:
+        return trial
+    started = time.monotonic()
+    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    launchables = plans.of(trial)
+    cubins = cubins_of(launchables, chip)
+    if isinstance(cubins, Verdict):
+        return trial.fuller(verdict=finished(cubins, trial.candidate.source))
+    sizes = [dict(at) for at in trial.judged]
+    asked = (task, launchables, cubins, chip)
+    numbers = dict(trial.verdict.numbers)
+    try:
+        small = runner.call("examined", *asked, sizes, seed, None, SECONDS, seconds=SECONDS)
+        full = runner.call("examined", *asked, [task.sizes], seed, ("normal",), SECONDS, seconds=SECONDS)
+        made = runner.call("outputs", *asked, sizes, seed, SECONDS, seconds=SECONDS)
+        numbers |= {f"{name}, {GPU}": figures for name, figures in small.items()}
+        numbers[GPU_FULL_SIZE] = full["normal"]
+        numbers[GPU_EMULATOR] = emulating.agreement(task, launchables, chip, seed, made)
+        verdict = trial.verdict.model_copy(update={"numbers": numbers})
+    except Rejected as rejected:
+        verdict = finished(_disagrees(rejected.verdict), trial.candidate.source)
+    return trial.fuller(verdict=verdict, seconds=trial.seconds + time.monotonic() - started)
+
+
+def cubins_of(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes] | Verdict:
+    """The cubins of the plans' kernels by hash, for the chip; the assembler's refusal where it refuses one."""
+    kernels = {digest: data for plan in plans for digest, data in plan.kernels.items()}
+    answers = compile_kernels(kernels, [chip.arch])
+    refused = next((answer for answer in answers.values() if isinstance(answer, Verdict)), None)
+    if refused is not None:
+        return refused
+    return {digest: answer.cubin for (digest, _), answer in answers.items() if not isinstance(answer, Verdict)}
+
+
+def _disagrees(verdict: Verdict) -> Verdict:
+    """What a GPU gets wrong that the emulator gets right is a disagreement of the two."""
+    if verdict.status not in (Status.WRONG, Status.UNSAFE):
+        return verdict
+    message = f"right by its Tile IR; {verdict.message}"
+    return verdict.model_copy(update={"status": Status.DISAGREES, "error_class": "disagrees", "message": message})

@@ -1,0 +1,135 @@
+"""A runner: a process that has a GPU and runs launch plans on it, and that can be ended.
+
+    with Runner() as runner:
+        numbers = runner.call("examined", task, plans, cubins, chip, sizes, seed, None, 60.0, seconds=90)
+
+The caller needs neither torch nor a GPU.  A kernel that faults or hangs ends the process, which is a verdict on the
+kernel; the next call has a new process, and a known answer has said that the GPU still works.  One call at a time; any
+thread may end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from evaluator.confinement import FreshPython
+from evaluator.judging import Rejected
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Stage, Status, Verdict
+
+from .wire import FAULT, LACKS, RAISED
+
+START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy machine more
+KNOWN_ANSWER_S = 30.0
+DOCTOR = "`agent doctor` says what is missing."
+GONE = "look at nvidia-smi and the system's log (Xid); nothing was measured since the last result that was reported"
+
+
+class Runner:
+    """``make``: the device, as ``package.module:Class`` with its arguments."""
+
+    def __init__(self, make: str = "evaluator.replay.device:CudaDevice", *arguments: Any) -> None:
+        self._make = (make, arguments)
+        self._closed = False
+        self._description: dict[str, str] | None = None
+        self._start()
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        """Product, architecture and driver of the device.  Raises EnvironmentLacks where there is none."""
+        return self._ready()
+
+    def call(self, function: str | Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """``function(*arguments, bench)`` in the process; what it raises is raised here.
+
+        function: one of :data:`.bench.QUESTIONS` by its name, or any module's.  seconds: after which the process is
+        ended.  Raises Rejected for a kernel that faults or does not end, EnvironmentLacks without a GPU, with one that
+        does not work any more, and once the runner was closed.
+        """
+        self._ready()
+        try:
+            self._python.line.send_bytes(pickle.dumps((function, arguments)))
+            if not self._python.line.poll(seconds):
+                raise self._hung(seconds)
+            kind, body = self._python.line.recv()
+        except (EOFError, OSError):
+            said = self._python.end()
+            self._again(f"the runner ended with {said}")
+            raise Rejected(_fault(f"the process that ran it ended with {said}")) from None
+        if kind == FAULT:
+            self._again(f"a kernel's fault ({body})")
+            raise Rejected(_fault(f"the driver reports {body}"))
+        if kind == RAISED:
+            raise body
+        return body
+
+    def close(self) -> None:
+        """Ends the process.  May be called twice, from any thread."""
+        self._closed = True
+        self._python.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _start(self) -> None:
+        self._python = FreshPython("evaluator.replay.runner_server")
+        self._description = None
+        with contextlib.suppress(OSError):  # a process that has died is noticed where its word is due
+            self._python.line.send(self._make)
+
+    def _ready(self) -> dict[str, str]:
+        if self._closed:
+            raise EnvironmentLacks("the GPU's runner was ended", "Use --resume to go on.")
+        if self._description is not None:
+            return self._description
+        try:
+            if not self._python.line.poll(START_S):
+                raise OSError("no answer")
+            kind, body = self._python.line.recv()
+        except (EOFError, OSError):
+            said = self._python.end()
+            raise EnvironmentLacks(f"the GPU's runner did not start: {said}", DOCTOR) from None
+        if kind == LACKS:
+            raise EnvironmentLacks(f"the GPU cannot be used: {body}", DOCTOR)
+        self._description = dict(body)
+        return self._description
+
+    def _hung(self, seconds: float) -> Rejected:
+        self._python.end()
+        self._again("a kernel that did not end")
+        message = f"on the GPU it was not done after {seconds:.0f} s"
+        return Rejected(Verdict(status=Status.TIMEOUT, stage=Stage.REPLAY, error_class="gpu-hang", message=message))
+
+    def _again(self, after: str) -> None:
+        """A new process, after one was lost.  Raises EnvironmentLacks where the GPU does not work any more."""
+        if self._closed:
+            raise EnvironmentLacks("the GPU's runner was ended", "Use --resume to go on.")
+        self._python.end()
+        self._start()
+        self._ready()
+        start = time.monotonic()
+        try:
+            self._python.line.send_bytes(pickle.dumps(("known_answer", ())))
+            works = self._python.line.poll(KNOWN_ANSWER_S) and self._python.line.recv()[1] is True
+        except (EOFError, OSError):
+            works = False
+        if not works:
+            self._python.end()
+            seconds = time.monotonic() - start
+            raise EnvironmentLacks(f"after {after} the GPU gave no right answer in {seconds:.0f} s", GONE)
+
+
+def _fault(what: str) -> Verdict:
+    message = f"on the GPU the kernel faults: {what}"
+    return Verdict(status=Status.CRASH, stage=Stage.REPLAY, error_class="gpu-fault", message=message)

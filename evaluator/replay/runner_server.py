@@ -1,0 +1,72 @@
+"""A runner's process: a GPU, PyTorch, and questions about launch plans, one after another.
+
+Started by :class:`.runner.Runner` as ``python -m evaluator.replay.runner_server FD``.  It never runs a candidate's
+Python.  A kernel that faults takes the process's GPU context with it, so the process says what happened and ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from evaluator.confinement import lockdown
+from kernels_generated.runtime import DriverError
+
+from .bench import QUESTIONS, Bench
+from .wire import FAULT, LACKS, RAISED, READY, RESULT
+
+
+def main(line: Connection) -> None:
+    """Makes the device that the first message names, and answers until the other end closes or a kernel faults."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lockdown.end_with_parent()
+    make, arguments = line.recv()
+    try:
+        bench = Bench(_made(make)(*arguments))
+        line.send((READY, bench.device.describe()))
+    except Exception as error:
+        line.send((LACKS, f"{type(error).__name__}: {error}"))
+        return
+    while True:
+        try:
+            function, asked = pickle.loads(line.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            function = QUESTIONS[function] if isinstance(function, str) else function
+            said: tuple[str, Any] = (RESULT, function(*asked, bench))
+        except DriverError as error:
+            line.send((FAULT, error.code))
+            return
+        except Exception as error:
+            said = (RAISED, _portable(error))
+        line.send(said)
+
+
+def _made(name: str) -> Callable[..., Any]:
+    """``package.module:Class``."""
+    module, _, attribute = name.partition(":")
+    made: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return made
+
+
+def _portable(error: Exception) -> Exception:
+    """The exception, if it survives the way, or its traceback in one that does."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+if __name__ == "__main__":
+    try:
+        main(Connection(int(sys.argv[1])))
+    except (EOFError, OSError):
+        sys.exit(0)  # the caller is gone

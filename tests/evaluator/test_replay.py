@@ -1,0 +1,195 @@
+"""Replay against a device that runs on the emulator: real results, scripted faults."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.judging import JudgeProcess, Rejected
+from evaluator.plans import Plans
+from evaluator.replay import Runner, confirm, confirmed
+from evaluator.trace import Request, Traced, trace
+from evaluator.trial import begin
+from knowledge_base.chips import chip
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.records import Candidate, Status, Trial
+from knowledge_base.snf.everyday import everyday
+from knowledge_base.snf.task import Task
+
+CHIP = chip("h200")
+FOLDER = Path(__file__).parent.parent / "candidates"
+SIZES = {"M": 70, "N": 96, "K": 80, "B": 1, "T": 40, "H": 2, "D": 64}
+DOUBLE = "device_double:DeviceDouble"
+"""Where the runner's process finds the device: tests/ is on its path because it is on ours."""
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+
+
+def source(name: str) -> tuple[str, Task]:
+    text = (FOLDER / f"{name}.py").read_text()
+    task = everyday(re.match(r"# task: (\w+)", text)[1])  # type: ignore[index]
+    return text, task.at(**{d: SIZES[d] for d in task.sizes})
+
+
+def traced(name: str) -> tuple[Task, Traced]:
+    text, task = source(name)
+    (answer,) = trace(text, task, [Request(task.sizes)], CHIP)
+    assert isinstance(answer, Traced), answer
+    return task, answer
+
+
+def examined(runner: Runner, name: str, seconds: float = 60.0, names: tuple[str, ...] | None = ("normal",)) -> Mapping:
+    task, answer = traced(name)
+    one = replace(answer)  # the bytecode itself is the double's cubin
+    asked = (task, (one,), dict(one.kernels), CHIP, [task.sizes], 1, names, 60.0)
+    return runner.call("examined", *asked, seconds=seconds)
+
+
+# ---------------------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("name", ["gelu_tiles", "linear_split_k", "layernorm_rows", "attention_online"])
+def test_a_right_plan_is_right_on_the_device(name: str) -> None:
+    with Runner(DOUBLE, {}, {}) as runner:
+        numbers = examined(runner, name, names=None)
+        assert set(numbers) > {"normal", "offset", "ones"}
+        assert all(figure["rms_ratio"] < 2 for of_outputs in numbers.values() for figure in of_outputs.values())
+        assert runner.description["product"] == "emulated"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "error_class", "message"),
+    [
+        ({"off": 0}, "wrong", None, r"on the GPU: y\[0, 0\] is .*, should be "),
+        ({"unsteady": 1}, "unsafe", "not-deterministic", "on the GPU: y differs between two runs on the same inputs"),
+        ({"stray": (0, 70 * 96 * 2)}, "unsafe", "guard-zone", "on the GPU, first 1 bytes behind the end of y: 1 bytes"),
+        ({"stray": (0, -3)}, "unsafe", "guard-zone", "on the GPU, first 3 bytes before the start of y"),
+        ({"stray": (1, 70 * 96 * 2 + 255)}, "unsafe", "guard-zone", "first 256 bytes behind the end of y"),
+        ({"full": 100_000}, "unsupported", "gpu-memory", "the GPU has no 0.0 GiB left for the plan's buffers"),
+        ({"illegal-address": 0}, "crash", "gpu-fault", "the driver reports CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ({"dies": 1}, "crash", "gpu-fault", "the process that ran it ended with exit code 7"),
+    ],
+)
+def test_what_goes_wrong_on_the_device_is_a_verdict_and_the_next_call_works(
+    script: Mapping[str, object], status: str, error_class: str | None, message: str, tmp_path: Path
+) -> None:
+    with Runner(DOUBLE, {}, script) as runner:
+        with pytest.raises(Rejected) as raised:
+            examined(runner, "gelu_tiles")
+        verdict = raised.value.verdict
+        assert (verdict.status, verdict.stage) == (status, "replay")
+        assert error_class in (None, verdict.error_class)
+        assert re.search(message, verdict.message), verdict.message
+        assert runner.call("known_answer", seconds=60) is True
+
+
+def test_a_kernel_that_does_not_end_ends_its_runner_alone() -> None:
+    with Runner(DOUBLE, {}, {"hang": 0}) as runner:
+        assert runner.call("known_answer", seconds=60) is True
+        first = runner._python.process.pid
+        with pytest.raises(Rejected) as raised:
+            examined(runner, "gelu_tiles", seconds=2)
+        assert (raised.value.verdict.status, raised.value.verdict.error_class) == ("timeout", "gpu-hang")
+        assert runner._python.process.pid != first
+        assert runner.call("known_answer", seconds=60) is True
+
+
+def test_a_device_that_is_lost_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    with Runner(DOUBLE, {}, {"illegal-address": 0, "lost": str(tmp_path / "lost")}) as runner:
+        with pytest.raises(
+            EnvironmentLacks, match=r"after a kernel's fault \(CUDA_ERROR_ILLEGAL_ADDRESS\) the GPU gave no"
+        ):
+            examined(runner, "gelu_tiles")
+        with pytest.raises(EnvironmentLacks):
+            runner.call("known_answer", seconds=5)
+
+
+def test_a_runner_without_a_device_says_what_is_missing() -> None:
+    with Runner() as runner, pytest.raises(EnvironmentLacks, match="the GPU cannot be used: "):
+        runner.call("known_answer", seconds=5)
+    with pytest.raises(EnvironmentLacks, match="was ended"):
+        runner.call("known_answer", seconds=5)
+
+
+def test_floats_that_are_added_by_atomics_may_come_in_any_order() -> None:
+    """Both runs have to be right, where without atomics they have to be equal."""
+    with Runner(DOUBLE, {}, {"unsteady": 1}) as runner:
+        assert examined(runner, "linear_residual_atomic")["normal"]["y"]["elements"] > 2 * 70 * 96
+    with Runner(DOUBLE, {}, {"unsteady": 1, "off": 3}) as runner, pytest.raises(Rejected) as raised:
+        examined(runner, "linear_residual_atomic")
+    assert raised.value.verdict.status is Status.WRONG  # in the second run
+
+
+# ---------------------------------------------------------------------------------------------------- confirmation
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[Trial, Task, Plans]:
+    text, task = source("linear_tiles")
+    plans = Plans()
+    with JudgeProcess() as judges:
+        trial = judges.judge(begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, plans=plans)
+    assert trial.correct, trial.verdict
+    return trial, task, plans
+
+
+def cubins(plans: Plans, trial: Trial) -> dict[str, bytes]:
+    """The bytecode of each real cubin, which is what the double knows them by."""
+    made = confirm.cubins_of(plans.of(trial), CHIP)
+    assert isinstance(made, dict)
+    kernels = {digest: data for plan in plans.of(trial) for digest, data in plan.kernels.items()}
+    return {hashlib.sha256(cubin).hexdigest(): kernels[digest] for digest, cubin in made.items()}
+
+
+def test_a_winner_that_is_right_on_the_device_has_its_numbers(judged: tuple[Trial, Task, Plans]) -> None:
+    trial, task, plans = judged
+    with Runner(DOUBLE, cubins(plans, trial), {}) as runner, JudgeProcess() as judges:
+        after = confirmed(trial, task, CHIP, plans, runner, judges, seed=5)
+    assert after.correct
+    assert after.verdict is not None
+    assert trial.verdict is not None
+    more = set(after.verdict.numbers) - set(trial.verdict.numbers)
+    assert {f"{name}, on the GPU" for name in trial.verdict.numbers} < more
+    assert after.verdict.numbers["GPU − emulator"]["y"]["rms"] == 0.0  # the double is the emulator
+    assert after.verdict.numbers["on the GPU, full size"]["y"]["sizes"][0] == task.sizes
+
+
+@pytest.mark.parametrize("script", [{"off": 0}, {"unsteady": 1}])
+def test_a_winner_that_is_not_right_on_the_device_disagrees(
+    judged: tuple[Trial, Task, Plans], script: Mapping[str, object]
+) -> None:
+    trial, task, plans = judged
+    with Runner(DOUBLE, cubins(plans, trial), script) as runner, JudgeProcess() as judges:
+        after = confirmed(trial, task, CHIP, plans, runner, judges)
+    assert after.verdict is not None
+    assert (after.verdict.status, after.verdict.stage, after.verdict.error_class) == (
+        "disagrees",
+        "replay",
+        "disagrees",
+    )
+    assert after.verdict.message.startswith("right by its Tile IR; on the GPU: ")
+    assert after.verdict.hint
+
+
+def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found() -> None:
+    one, task = source("linear_tiles")
+    short = one.replace("range(ct.cdiv(x.shape[1], TK))", "range(ct.cdiv(x.shape[1], TK) - 1)")
+    assert short != one
+    (less,) = trace(short, task, [Request(task.sizes)], CHIP)
+    assert isinstance(less, Traced)
+    with Runner(DOUBLE, {}, {}) as runner, JudgeProcess() as judges:
+        (whole,) = trace(one, task, [Request(task.sizes)], CHIP)
+        assert isinstance(whole, Traced)
+        made = runner.call("outputs", task, (whole,), dict(whole.kernels), CHIP, [task.sizes], 3, 60.0, seconds=60)
+        assert judges.agreement(task, (whole,), CHIP, 3, made)["y"]["elements"] == 70 * 96
+        with pytest.raises(Rejected, match=r"y\[.*\] is .* on the GPU, .* on the emulator .*RMS difference") as raised:
+            judges.agreement(task, (less,), CHIP, 3, made)
+    assert raised.value.verdict.status is Status.DISAGREES
