@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowledge_base import browse
 from knowledge_base.chips import UNITS, Chip
+from knowledge_base.compiler_faults import compiler_faults
 from knowledge_base.records import Trial
 from knowledge_base.snf.task import Task
 
@@ -74,6 +75,11 @@ def advice(store: Store, task: Task, chip: Chip) -> Advice:
     here = [row for row in here if _at_this_shape(row["name"], task)]
     here.sort(key=lambda row: (row["op"] != task.name, not row["op"]))  # of this task, of its ops, of none
     facts = [Fact(r["name"], f"{r['value']} {r['unit']}".strip(), r["chip"] or r["subject"], r["source"]) for r in here]
+    facts += [
+        Fact("fault of the compiler", f"{fault.says}; {fault.around}", chip.arch, fault.source)
+        for fault in compiler_faults()
+        if chip.arch in fault.archs
+    ]
     dtypes = {"", *(tensor.dtype for tensor in (*task.inputs, *task.outputs))}
     rules = [r for r in browse.rules(store.database, gpu=chip.name) if r["op"] in ops]
     beliefs = [_belief(row) for row in rules if row["form"]["scope"].get("dtype", "") in dtypes]

@@ -11,6 +11,7 @@ from the driver's answers and from the per-SM rates of its architecture.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping
 from typing import Any
@@ -122,11 +123,13 @@ GUIDE_RATE = "CUDA C++ Programming Guide, throughput of native arithmetic instru
 BLACKWELL_TUNING = "NVIDIA Blackwell Tuning Guide"
 RTX_PAPER = "NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce specifications"
 HOPPER_PAPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
+H100_SHEET = "NVIDIA H100 Tensor Core GPU datasheet, SXM (its tensor figures are with sparsity: halved)"
 H200_SHEET = "NVIDIA H200 Tensor Core GPU datasheet (its tensor figures are with sparsity: halved)"
 HGX_SHEET = "NVIDIA HGX B200 datasheet, divided by 8 GPUs (tensor figures with sparsity: halved)"
 GB300_SHEET = "NVIDIA GB300 NVL72 datasheet, divided by 72 GPUs (tensor figures with sparsity: halved)"
 SPARK_PAGE = "NVIDIA DGX Spark hardware overview"
 DRIVER_REPORT = "CUDA driver, device query"
+MEASURED_H100 = "measured on an H100 80GB HBM3: bf16 matmul and a device-to-device copy"
 MEASURED = "measured on an H200: bf16 matmul and read + write streams"
 ESTIMATED_SUSTAINED = "estimated: the H200's measured fraction"
 ESTIMATED_L2 = "estimated: {} bytes per clock and SM, SMs and boost clock; see docs/model.md"
@@ -267,6 +270,23 @@ _ALL = (
         tensor=({"f8": 5000e12, "f16": 2500e12, "bf16": 2500e12, "tf32": 1250e12}, GB300_SHEET),
     ),
     _chip(
+        "h100",
+        "NVIDIA H100 80GB HBM3",
+        "sm_90",
+        sm_count=(132, HOPPER_PAPER),
+        boost_hz=(1980e6, DRIVER_REPORT),
+        memory_bytes=(80e9, H100_SHEET),
+        memory_bytes_per_s=(3.35e12, H100_SHEET),
+        l2_bytes=(50 * MIB, f"{HOPPER_PAPER}, and {DRIVER_REPORT}"),
+        fp32_flops=(67e12, H100_SHEET),
+        tensor=(
+            {"f8": 1979e12, "f16": 989.5e12, "bf16": 989.5e12, "tf32": 494.7e12, "f64": 67e12},
+            H100_SHEET,
+        ),
+        sustained_tensor=(0.81, f"{MEASURED_H100}: 798 of 989 TFLOP/s"),
+        sustained_memory=(0.895, f"{MEASURED_H100}: 3.0 of 3.35 TB/s"),
+    ),
+    _chip(
         "h200",
         "NVIDIA H200",
         "sm_90",
@@ -298,6 +318,11 @@ def chip(name: str) -> Chip:
         return from_driver()
     if plain in CHIPS:
         return CHIPS[plain]
+    if plain.startswith("nvidia"):  # a derived record has its product's name, where that product is
+        with contextlib.suppress(UserError):
+            found = from_driver()
+            if found.name == product_name(name):
+                return found
     near = nearest(plain, tuple(CHIPS))
     known = ", ".join((*CHIPS, "auto"))
     raise UserError(
@@ -338,7 +363,7 @@ def from_answers(product: str, memory_bytes: int, answers: Mapping[str, int]) ->
     # The driver reports the memory clock in kHz; two transfers a clock.
     bandwidth = 2.0 * answers["memory_khz"] * 1e3 * answers["bus_bits"] / 8
     return _chip(
-        "auto",
+        product_name(product),
         product,
         arch,
         derived=True,
@@ -353,6 +378,11 @@ def from_answers(product: str, memory_bytes: int, answers: Mapping[str, int]) ->
         warps_per_sm=(answers["threads"] // 32, said),
         blocks_per_sm=(answers["blocks"], said),
     )
+
+
+def product_name(product: str) -> str:
+    """A product as the name of a chip: ``nvidia-geforce-rtx-5060-ti``."""
+    return "-".join(product.lower().replace("_", " ").replace("-", " ").split())
 
 
 def _is_variant(product: str, known: str) -> bool:

@@ -408,7 +408,10 @@ FAULTS: dict[str, Fault] = {
 NOBODYS: dict[str, str] = {
     "view-extent": "Every array of a launch is held to its buffer before it is emulated (view-outside), and a "
     "view made in a kernel that is too large is found as out-of-bounds.",
-    "disagrees": "Nothing gives the status disagrees: the judge emulates, and compares no GPU.",
+    **dict.fromkeys(
+        ("disagrees", "compiler-fault", "gpu-fault", "gpu-hang", "guard-zone", "gpu-memory"),
+        "Only a GPU shows it; tests/evaluator/test_replay.py has each.",
+    ),
     "too-many-processes": "Where seccomp holds, the tracer's child can make no second process or thread (not- "
     "permitted): so that its watcher never counts one; it takes root and a machine without seccomp.",
     "source-too-large": "A model's answer of that length is refused where it is read; agent check gives the class.",

@@ -12,6 +12,7 @@ from evaluator.compile import cores
 from evaluator.confinement import containment
 from evaluator.judging import ELEMENTS, LARGEST_FACTOR, RMS_FACTOR, Errors, Failure, JudgeProcess, finished, summary
 from evaluator.plans import Plans
+from evaluator.replay import Runner, confirmed
 from evaluator.timing import timed
 from evaluator.trace import Request, read_axes, trace
 from evaluator.trial import begin
@@ -71,8 +72,8 @@ def check(
     as_json: bool,
 ) -> int:
     """Judges the file as a kernel for the task; exit 0 if correct, 1 if rejected."""
-    device_for(device)
     chip = chip_for(gpu)
+    where = device_for(device, chip)
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     check_axes(source, axes)
@@ -87,7 +88,11 @@ def check(
 
         with JudgeProcess() as judges:
             begun = begin(candidate, task, chip, axes)
-            trial = judges.judge(begun, task, chip, plans=plans, seed=seed, jobs=cores(), progress=progress)
+            with Runner() if where == "cuda" else _nothing() as runner:  # it starts while the judge works
+                trial = judges.judge(begun, task, chip, plans=plans, seed=seed, jobs=cores(), progress=progress)
+                if runner is not None:
+                    progress("on the GPU", 0.0)
+                    trial = confirmed(trial, task, chip, plans, runner, judges, seed)
     if trial.correct:
         trial = timed(trial, task, plans)  # so that a run starts from this file
     verdict, time = trial.verdict, trial.time
@@ -102,6 +107,7 @@ def check(
         if time is not None:
             err.print(f"{us(time.us, time.kind)} µs ({time.kind}), floor {us(time.floor_us)} µs on {chip.name}")
         held = f", contained: {verdict.contained.value}" if verdict.contained else ""
+        held += f", on the emulator and on {chip.product}" if where == "cuda" else ""
         err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")
     if noted:
         print(noted, file=sys.stderr)

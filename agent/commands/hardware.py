@@ -21,19 +21,41 @@ def chip_for(gpu: str | None) -> Chip:
         return chip(DEFAULT)
 
 
-def device_for(device: str) -> str:
-    """Where candidates run: ``cpu``, from their Tile IR.
+CPU_INSTEAD = "Use --device cpu: kernels run on the CPU from their Tile IR, and times are modelled."
 
-    Raises UserError for an unknown name, EnvironmentLacks for ``cuda`` where that can't be had.
+
+def device_for(device: str, chip: Chip) -> str:
+    """Where kernels for ``chip`` run: ``cpu``, from their Tile IR alone, or ``cuda``, on this machine's GPU as well.
+
+    ``auto`` is cuda where the machine has such a GPU.  Raises UserError for an unknown name and for a GPU that is
+    another chip, EnvironmentLacks for ``cuda`` without a GPU.
     """
     if device not in DEVICES:
         raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
-    if device != "cuda":
+    if device == "cpu":
         return "cpu"
-
-    mend = "Use --device cpu: kernels run on the CPU from their Tile IR, and times are modelled."
     try:
-        chip = from_driver()
+        card = from_driver()
     except UserError as error:
-        raise EnvironmentLacks(f"--device cuda: {error.what}", mend) from None
-    raise EnvironmentLacks(f"--device cuda: this version does not run kernels on a GPU ({chip.product} is there)", mend)
+        if device == "auto":
+            return "cpu"
+        raise EnvironmentLacks(f"--device cuda: {error.what}", CPU_INSTEAD) from None
+    if card.name == chip.name:
+        return "cuda"
+    if device == "auto":
+        return "cpu"
+    mend = f"Leave --gpu out, or name --gpu {card.name}. {CPU_INSTEAD}"
+    raise UserError(f"--device cuda: kernels are for {chip.name}, and this machine has {card.product}", mend)
+
+
+def modelled_on(device: str) -> str:
+    """The device of a command that models times: ``cpu``.
+
+    Raises UserError for an unknown name, EnvironmentLacks for ``cuda``.
+    """
+    if device not in DEVICES:
+        raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
+    if device == "cuda":
+        what = "--device cuda: this version runs kernels on a GPU in agent check alone, and times none"
+        raise EnvironmentLacks(what, CPU_INSTEAD)
+    return "cpu"

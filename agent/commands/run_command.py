@@ -25,7 +25,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import chip_for, device_for
+from .hardware import chip_for, modelled_on
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
         )
     if resume and (target or shape):
         raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
-    where = device_for(device)
+    where = modelled_on(device)
     _toolchain()
     asked = RunOptions(
         target=target,

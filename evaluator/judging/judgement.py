@@ -28,6 +28,7 @@ from evaluator.compile import Compiled
 from evaluator.confinement import containment
 from evaluator.kernel import Kernel
 from evaluator.plans import Plans
+from evaluator.suspects import suspects
 from evaluator.trace import Request, Traced, read_axes, trace
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
@@ -123,7 +124,11 @@ class _Judging:
             where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
             message = f"correct where feasible; launch refuses {where}"
         self.compiled()
-        return Verdict(status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers)
+        kernels = {digest: data for traced in self.covered.plans for digest, data in traced.kernels.items()}
+        warnings = suspects(kernels, (*self.evidence, *self.elsewhere))
+        return Verdict(
+            status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers, findings=warnings
+        )
 
     def check(self, examination: Examination) -> None:
         """What "correct" stands on, looked at once more: plans, the task's own sizes served by one, and sizes run."""

@@ -16,7 +16,8 @@ from evaluator.judging import Rejected, finished
 from evaluator.plans import Plans
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
-from knowledge_base.records import Status, Trial, Verdict
+from knowledge_base.compiler_faults import FAULT_OF_COMPILER
+from knowledge_base.records import Finding, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .runner import Runner
@@ -68,7 +69,7 @@ def confirmed(
         numbers[GPU_EMULATOR] = emulating.agreement(task, launchables, chip, seed, made)
         verdict = trial.verdict.model_copy(update={"numbers": numbers})
     except Rejected as rejected:
-        verdict = finished(_disagrees(rejected.verdict), trial.candidate.source)
+        verdict = finished(_disagrees(rejected.verdict, trial.verdict.findings), trial.candidate.source)
     return trial.fuller(verdict=verdict, seconds=trial.seconds + time.monotonic() - started)
 
 
@@ -82,9 +83,19 @@ def cubins_of(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes] | Ver
     return {digest: answer.cubin for (digest, _), answer in answers.items() if not isinstance(answer, Verdict)}
 
 
-def _disagrees(verdict: Verdict) -> Verdict:
-    """What a GPU gets wrong that the emulator gets right is a disagreement of the two."""
-    if verdict.status not in (Status.WRONG, Status.UNSAFE):
+def _disagrees(verdict: Verdict, warnings: tuple[Finding, ...]) -> Verdict:
+    """What a GPU gets wrong that the emulator gets right is a disagreement of the two.
+
+    warnings: what the judge said beside its verdict: known faults of the compiler that the kernel may meet.
+    """
+    if verdict.status not in (Status.WRONG, Status.UNSAFE, Status.DISAGREES):
         return verdict
-    message = f"right by its Tile IR; {verdict.message}"
-    return verdict.model_copy(update={"status": Status.DISAGREES, "error_class": "disagrees", "message": message})
+    known = [finding for finding in warnings if finding.kind == FAULT_OF_COMPILER]
+    said = "right by its Tile IR, so this may be a known fault of the compiler" if known else "right by its Tile IR"
+    changes = {
+        "status": Status.DISAGREES,
+        "error_class": "compiler-fault" if known else "disagrees",
+        "message": f"{said}; {verdict.message}",
+        "findings": (*known, *verdict.findings),
+    }
+    return verdict.model_copy(update=changes)

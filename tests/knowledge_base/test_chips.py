@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from knowledge_base import chips
 from knowledge_base.chips import ARCHS, CHIPS, DEFAULT, Chip, chip, from_answers
 from knowledge_base.errors import EnvironmentLacks, UserError
 
@@ -14,7 +15,7 @@ RTX_5060_TI = {
 
 
 def test_every_named_chip_is_there_and_the_default_is_an_rtx_5070():
-    assert list(CHIPS) == ["rtx5070", "rtx5080", "rtx5090", "gb10", "b200", "gb300", "h200"]
+    assert list(CHIPS) == ["rtx5070", "rtx5080", "rtx5090", "gb10", "b200", "gb300", "h100", "h200"]
     assert DEFAULT == "rtx5070"
     assert {c.arch for c in CHIPS.values()} == set(ARCHS)
 
@@ -102,10 +103,27 @@ def test_a_ti_is_not_taken_for_the_plain_card():
 def test_an_unrecorded_product_is_derived_and_says_so():
     found = from_answers("NVIDIA GeForce RTX 5060 Ti", 16_000_000_000, RTX_5060_TI)
     assert found.derived
-    assert (found.name, found.arch, found.sm_count) == ("auto", "sm_120", 36)
+    assert (found.name, found.arch, found.sm_count) == ("nvidia-geforce-rtx-5060-ti", "sm_120", 36)
     assert found.memory_bytes_per_s == pytest.approx(448e9, rel=0.001)
     assert found.tensor_flops["bf16"] == pytest.approx(512 * 36 * 2.572e9)
     assert found.sources["sm_count"].startswith("derived")
+
+
+def test_a_derived_chip_is_found_by_its_name_where_its_product_is(monkeypatch):
+    """What is stored of such a chip names it."""
+    with pytest.raises(UserError, match="no chip called"):
+        chip("nvidia-geforce-rtx-5060-ti")
+    asked = ("NVIDIA GeForce RTX 5060 Ti", 16_000_000_000, RTX_5060_TI)
+    monkeypatch.setattr(chips, "_ask_driver", lambda device: asked)
+    assert chip("nvidia-geforce-rtx-5060-ti") == chip("auto")
+    with pytest.raises(UserError, match="no chip called"):
+        chip("nvidia-geforce-rtx-5060")
+
+
+def test_an_h100_is_the_sxm_card_with_80_gb():
+    answers = {**RTX_5060_TI, "sms": 132, "major": 9, "minor": 0}
+    assert from_answers("NVIDIA H100 80GB HBM3", 85_000_000_000, answers) is CHIPS["h100"]
+    assert from_answers("NVIDIA H100 PCIe", 85_000_000_000, {**answers, "sms": 114}).derived
 
 
 def test_an_unsupported_architecture_is_a_user_error():
