@@ -1,4 +1,4 @@
-"""Replay on a card: honest candidates are confirmed, faults and hangs end one runner alone, a faulty compiler is found."""
+"""Replay on a card: honest kernels are confirmed, faults and hangs end one runner, a faulty compiler is found."""
 
 from __future__ import annotations
 
