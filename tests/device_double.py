@@ -11,10 +11,11 @@ import ctypes
 import hashlib
 import math
 import os
+import random
 import struct
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -32,10 +33,13 @@ class DeviceDouble:
     """bytecodes: of cubins, by the SHA-256 of these.  script: what goes wrong, by name:
 
     illegal-address, hang, dies: in launch number so-and-so of the process (from 0).  stray: (launch, bytes) writes one
-    byte so far behind the start of its last array.  unsteady: every launch adds to a low byte of its last array.  off:
-    every launch from that number on adds to a high one.  full: memory for no more than so many bytes.  lost: a file;
-    once a process of the device has been lost, fills of those after it fail.
+    byte so far behind the start of its last array.  idle: launches from that number on do nothing.  unsteady: every
+    launch adds to a low byte of its last array.  off: every launch from that number on adds to a high one.  full:
+    memory for no more than so many bytes.  lost: a file; once a process of the device has been lost, fills of those
+    after it fail.  clock: (µs, the standard deviation of its logarithm).
     """
+
+    l2_bytes = 1 << 12
 
     place = torch.device("cpu")
     stream = 1
@@ -45,6 +49,8 @@ class DeviceDouble:
         self._regions: list[weakref.ref[torch.Tensor]] = []
         self._fault = ""
         self.launches = 0
+        self.read: list[int] = []  # where the first array of each launch lies
+        self._random = random.Random(os.getpid())
         lost = self._script.get("lost")
         self._lost = bool(lost) and Path(str(lost)).exists()
         if lost:
@@ -84,6 +90,8 @@ class DeviceDouble:
             os._exit(7)
         if self._script.get("hang") == number:
             time.sleep(600)
+        if number >= self._script.get("idle", math.inf):  # type: ignore[operator]
+            return
         if self._script.get("illegal-address") == number:
             self._fault = "CUDA_ERROR_ILLEGAL_ADDRESS"
             return
@@ -96,18 +104,29 @@ class DeviceDouble:
                 arrays.append(word)
                 word = self._window(word, memory)
             words.append(bool(word) if kind.elem == "i1" else word)
+        self.read.append(arrays[0])
         launch_words(kernel.function, grid, words, memory)
         stray = self._script.get("stray")
         if isinstance(stray, tuple) and stray[0] == number:
             ctypes.memset(arrays[-1] + stray[1], 1, 1)
         if "unsteady" in self._script:
-            self._add(arrays[-1] + 8, self.launches)
+            self._add(arrays[-1] + 8, self.launches % 5)
         if number >= self._script.get("off", math.inf):  # type: ignore[operator]
             self._add(arrays[-1] + 1, 1)
 
     def synchronize(self, stream: int) -> None:
         if self._fault:
             raise DriverError(self._fault, "cuStreamSynchronize")
+
+    def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> _Samples:
+        return _Samples(self, samples)
+
+    def forget_persisting(self) -> None:
+        pass
+
+    def tick(self) -> float:
+        us, noise = self._script.get("clock", (100.0, 0.01))  # type: ignore[misc]
+        return us * math.exp(self._random.gauss(0.0, noise))
 
     def _window(self, address: int, memory: Memory) -> int:
         """The emulator's address for one of the host's."""
@@ -122,6 +141,20 @@ class DeviceDouble:
     def _add(address: int, what: int) -> None:
         byte = ctypes.c_uint8.from_address(address)
         byte.value = (byte.value + what) % 256
+
+
+class _Samples:
+    """A graph of samples: what they do is done, what they take is scripted."""
+
+    def __init__(self, device: DeviceDouble, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> None:
+        self._device, self._samples = device, samples
+
+    def run(self) -> list[float]:
+        for before, work in self._samples:
+            before()
+            work()
+        self._device.synchronize(self._device.stream)
+        return [self._device.tick() for _ in self._samples]
 
 
 def _letter(kind: ir.TileType) -> str:

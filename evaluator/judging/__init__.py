@@ -17,6 +17,7 @@ from knowledge_base.lazy import exports
 if TYPE_CHECKING:
     from .accuracy import LARGEST_FACTOR as LARGEST_FACTOR
     from .accuracy import RMS_FACTOR as RMS_FACTOR
+    from .accuracy import Case as Case
     from .accuracy import Errors as Errors
     from .accuracy import Failure as Failure
     from .accuracy import summary as summary
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from .admission import Poison as Poison
     from .admission import admit as admit
     from .admission import poisoned as poisoned
+    from .cases import adds_in_any_order as adds_in_any_order
+    from .compare import measure as measure
     from .composed import judge_composed as judge_composed
     from .cover import dims as dims
     from .cover import text as text
     from .examine import Examination as Examination
+    from .examine import accept as accept
+    from .examine import wrong as wrong
     from .executable import Executable as Executable
+    from .executable import same_bits as same_bits
     from .inputs import torch_dtype as torch_dtype
     from .judge_process import JudgeProcess as JudgeProcess
     from .judgement import judge as judge
@@ -49,12 +55,14 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
-        accuracy=["LARGEST_FACTOR", "RMS_FACTOR", "Errors", "Failure", "summary"],
+        accuracy=["Case", "Errors", "Failure", "LARGEST_FACTOR", "RMS_FACTOR", "summary"],
         admission=["POISON_A", "Poison", "admit", "poisoned"],
+        cases=["adds_in_any_order"],
+        compare=["measure"],
         composed=["judge_composed"],
         cover=["dims", "text"],
-        examine=["Examination"],
-        executable=["Executable"],
+        examine=["Examination", "accept", "wrong"],
+        executable=["Executable", "same_bits"],
         inputs=["torch_dtype"],
         judge_process=["JudgeProcess"],
         judgement=["judge"],

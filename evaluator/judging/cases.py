@@ -8,6 +8,8 @@ orders floating-point atomics: there both runs must pass instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from evaluator.kernel import Kernel
@@ -47,7 +49,8 @@ def run_case(
         for buffer, value in made.items():  # in order of the calls: the first that differs is to blame
             if same_bits(value, again[buffer]):
                 continue
-            if executable.machine.in_order or not _adds_in_any_order(executable, sizes):
+            used = [executable.traced(number, sizes) for number in range(len(executable.calls))]
+            if executable.machine.in_order or not adds_in_any_order(used):
                 raise _blame(executable, sizes, expected, buffer)
             runs = [made, again]
     return [
@@ -59,12 +62,11 @@ def run_case(
     ]
 
 
-def _adds_in_any_order(executable: Executable, sizes: Sizes) -> bool:
+def adds_in_any_order(plans: Iterable[Launchable]) -> bool:
     """Whether a kernel adds floats by atomics: their order decides how the sum is rounded."""
     return any(
         op.attrs.get("mode") == "addf"
-        for number in range(len(executable.calls))
-        for traced in (executable.traced(number, sizes),)
+        for traced in plans
         for digest in traced.plan.kernels
         for op in walk(Kernel.of(traced.kernels[digest]).module.body)
     )

@@ -11,6 +11,7 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from .confirm import confirmed as confirmed
+    from .confirm import cubins_of as cubins_of
     from .runner import Runner as Runner
 else:
-    __getattr__, __all__ = exports(__name__, confirm=["confirmed"], runner=["Runner"])
+    __getattr__, __all__ = exports(__name__, confirm=["confirmed", "cubins_of"], runner=["Runner"])

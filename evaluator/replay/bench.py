@@ -34,6 +34,7 @@ from knowledge_base.snf.task import Task
 
 from .card import Card
 from .device import Device
+from .stopwatch import SETS, PlanContestant, race
 
 KEPT_BYTES = 8 << 30  # of answers on the GPU, for configurations that are asked the same
 
@@ -126,6 +127,36 @@ def outputs(
     return made
 
 
+def raced(
+    task: Task,
+    plans: Sequence[tuple[Launchable, Mapping[str, bytes]]],
+    chip: Chip,
+    seed: int,
+    rounds: int,
+    bench: Bench,
+) -> list[list[float]]:
+    """µs of each plan's samples at the task's own sizes, as :func:`.stopwatch.race` takes them.
+
+    plans: each with its kernels' cubins.  Raises Rejected for one that is not right, DriverError for what faults.
+    """
+    cards = [Card(bench.device, cubins) for _, cubins in plans]
+    sets = [question(task, task.sizes, "normal", seed + number) for number in range(SETS)]
+    try:
+        with torch.device(bench.device.place):
+            answers = list(bench.oracle.expect_all(sets))
+            contestants = [
+                PlanContestant(bench.device, card, task, plan, chip, answers)
+                for card, (plan, _) in zip(cards, plans, strict=True)
+            ]
+            return race(bench.device, contestants, rounds)
+    except Rejected as rejected:
+        raise _on_the_card(rejected) from None
+    finally:
+        bench.device.synchronize(bench.device.stream)
+        for card in cards:
+            card.close()
+
+
 def known_answer(bench: Bench) -> bool:
     """Whether the GPU still works: memory that the driver fills, and a sum and a product that have one right answer."""
     device = bench.device
@@ -139,7 +170,9 @@ def known_answer(bench: Bench) -> bool:
     return int(numbers.sum()) == 3 * count + count * (count - 1) // 2 and bool((ones @ ones == 64).all())
 
 
-QUESTIONS: dict[str, Callable[..., Any]] = {"examined": examined, "outputs": outputs, "known_answer": known_answer}
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "examined": examined, "outputs": outputs, "raced": raced, "known_answer": known_answer,
+}  # fmt: skip
 
 
 def _on_the_card(rejected: Rejected) -> Rejected:

@@ -7,12 +7,14 @@ but this piece.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 import torch
 
-from evaluator.judging import Poison, admit, poisoned, reject, text, torch_dtype
-from kernels_generated.runtime import BoundPlan, Launchable, Launcher, LaunchPlan, Unlaunchable
+from evaluator.judging import Poison, admit, reject, text, torch_dtype
+from kernels_generated.runtime import Launchable, Launcher, LaunchPlan, PreparedPlan, Unlaunchable
+from kernels_generated.runtime.launcher import element_bytes
 from knowledge_base.records import Finding, Status
 
 from .device import Device
@@ -50,64 +52,85 @@ class Card:
 
         Raises Rejected, DriverError for a kernel that faults.
         """
+        placed = self.place(plan, buffers, sizes, GUARDS[poison.workspace < 0])
+        placed.poison(poison.workspace, [b.name for b in placed.bound.buffers if b.internal])
+        placed.run()
+        self._device.synchronize(self._device.stream)
+        placed.check_guards()
+        for name, given in buffers.items():
+            given.copy_(placed.views[name])
+        return ()
+
+    def place(
+        self, plan: LaunchPlan, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int], guard: int = GUARDS[0]
+    ) -> Placed:
+        """The plan with memory of its own, ready to run there: ``buffers`` are copied, workspaces hold anything.
+
+        buffers: every argument but the workspaces.  Raises Rejected for a plan that is not to run.
+        """
         bound = admit(plan, buffers, sizes, WORKSPACE_BYTES)
         try:
-            prepared = ready.prepare(bound)
+            prepared = self._launcher.prepare(bound)
         except Unlaunchable as error:
             raise reject(Status.INVALID, error.error_class, f"{error} at {text(sizes)}") from None
-        arena = Arena(self._device, bound, GUARDS[poison.workspace < 0])
-        for buffer in bound.buffers:
-            given = buffers.get(buffer.name)
-            arena.views[buffer.name].copy_(
-                poisoned(buffer.shape, buffer.dtype, poison.workspace) if given is None else given
-            )
-        prepared.run(arena.addresses, self._device.stream)
-        self._device.synchronize(self._device.stream)
-        arena.check()
+        placed = Placed(self._device, prepared, guard)
         for name, given in buffers.items():
-            given.copy_(arena.views[name])
-        return ()
+            placed.views[name].copy_(given)
+        return placed
 
     def close(self) -> None:
         self._launcher.close()
 
 
-class Arena:
-    """One piece of memory with every buffer of a plan between guard zones, which are full of ``guard``.
+class Placed:
+    """A plan at sizes in one piece of memory, every buffer between guard zones, which are full of ``guard``.
 
-    views: the buffers as tensors, by name.  addresses: of their first bytes.
+    views: the buffers as tensors, by name.
     """
 
-    def __init__(self, device: Device, bound: BoundPlan, guard: int) -> None:
-        self._guard = guard
+    def __init__(self, device: Device, prepared: PreparedPlan, guard: int) -> None:
+        self.bound = prepared.bound
+        self._device, self._prepared, self._guard = device, prepared, guard
         starts: dict[str, int] = {}
         at = 0
-        for buffer in bound.buffers:
+        for buffer in self.bound.buffers:
             starts[buffer.name] = at + GUARD_BYTES
             at += GUARD_BYTES + _aligned(buffer.nbytes) + GUARD_BYTES
         try:
-            self._memory = device.empty(at)
+            memory = device.empty(at)
         except torch.OutOfMemoryError:
             message = f"the GPU has no {at / 2**30:.1f} GiB left for the plan's buffers"
             raise reject(Status.UNSUPPORTED, "gpu-memory", message) from None
+        self._memory = memory
+        self._addresses = {name: memory.data_ptr() + start for name, start in starts.items()}
         self.views: dict[str, torch.Tensor] = {}
         self._zones: list[tuple[str, torch.Tensor, bool]] = []  # (buffer, zone, whether it is the one behind it)
-        self.addresses = {name: self._memory.data_ptr() + start for name, start in starts.items()}
-        for buffer in bound.buffers:
+        for buffer in self.bound.buffers:
             start = starts[buffer.name]
             end = start + buffer.nbytes
-            self.views[buffer.name] = (
-                self._memory[start:end].view(torch_dtype(buffer.dtype)).reshape(buffer.shape)
-                if buffer.nbytes
-                else torch.empty(buffer.shape, dtype=torch_dtype(buffer.dtype), device=self._memory.device)
-            )
-            behind = start + _aligned(buffer.nbytes) + GUARD_BYTES
-            self._zones.append((buffer.name, self._memory[start - GUARD_BYTES : start], False))
-            self._zones.append((buffer.name, self._memory[end:behind], True))
+            flat = memory[start:end] if buffer.nbytes else torch.empty(0, dtype=torch.uint8, device=memory.device)
+            self.views[buffer.name] = flat.view(torch_dtype(buffer.dtype)).reshape(buffer.shape)
+            self._zones.append((buffer.name, memory[start - GUARD_BYTES : start], False))
+            self._zones.append((buffer.name, memory[end : start + _aligned(buffer.nbytes) + GUARD_BYTES], True))
         for _, zone, _ in self._zones:
             zone.fill_(guard)
 
-    def check(self) -> None:
+    def poison(self, value: float, names: Collection[str]) -> None:
+        """Puts fills of the buffers of these names on the device's stream.
+
+        They then hold what :func:`evaluator.judging.admission.poisoned` gives.
+        """
+        for buffer in self.bound.buffers:
+            if buffer.name in names:
+                held = value > 0 if buffer.dtype == "bool" else abs(value) if buffer.dtype[0] == "u" else value
+                element, count = element_bytes(buffer.dtype, held), math.prod(buffer.shape)
+                self._device.fill(self._addresses[buffer.name], element, count, self._device.stream)
+
+    def run(self) -> None:
+        """Puts the plan's steps on the device's stream."""
+        self._prepared.run(self._addresses, self._device.stream)
+
+    def check_guards(self) -> None:
         """Raises Rejected where a guard zone has changed."""
         for name, zone, behind in self._zones:
             changed = torch.nonzero(zone != self._guard).reshape(-1)

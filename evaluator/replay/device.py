@@ -5,11 +5,19 @@ A runner asks for nothing else of a GPU, so that a test can give it one that run
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from kernels_generated.runtime.driver import Driver, LaunchDriver
+
+
+class Recorded(Protocol):
+    """A graph of samples."""
+
+    def run(self) -> list[float]:
+        """Runs them all and waits: the µs of each."""
 
 
 class Device(LaunchDriver, Protocol):
@@ -17,12 +25,17 @@ class Device(LaunchDriver, Protocol):
 
     place: torch.device
     stream: int
+    l2_bytes: int
 
     def synchronize(self, stream: int) -> None: ...
 
     def empty(self, nbytes: int) -> torch.Tensor: ...
 
     def describe(self) -> dict[str, str]: ...
+
+    def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> Recorded: ...
+
+    def forget_persisting(self) -> None: ...
 
 
 class CudaDevice(Driver):
@@ -36,6 +49,7 @@ class CudaDevice(Driver):
         self._stream = torch.cuda.Stream(self.place)
         torch.cuda.set_stream(self._stream)
         self.stream: int = self._stream.cuda_stream
+        self.l2_bytes: int = torch.cuda.get_device_properties(self.place).L2_cache_size
 
     def empty(self, nbytes: int) -> torch.Tensor:
         """Bytes of the GPU's memory, at a multiple of 256.  Raises torch.OutOfMemoryError."""
@@ -51,3 +65,43 @@ class CudaDevice(Driver):
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "torch": torch.__version__,
         }
+
+    def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> Recorded:
+        """A graph of (what comes before the clock, what is timed), with an event before and behind each of the latter.
+
+        Everything that the callables put on the device's stream is part of the graph; they may call PyTorch.
+        """
+        clocks = [(self._call("cuEventCreate", 0), self._call("cuEventCreate", 0)) for _ in samples]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            for (before, work), (start, end) in zip(samples, clocks, strict=True):
+                before()
+                self._event(start)
+                work()
+                self._event(end)
+        return CudaGraph(self, graph, clocks)
+
+    def forget_persisting(self) -> None:
+        """Lines of L2 that were marked persisting, which a flush does not reach, become ordinary ones."""
+        self._call("cuCtxResetPersistingL2Cache")
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """Between two events that have happened."""
+        return 1000.0 * float(self._call("cuEventElapsedTime", start, end))
+
+    def _event(self, event: Any) -> None:
+        """Puts an event on the stream, as a node of its own where a graph is recorded."""
+        external = self._cuda.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        self._call("cuEventRecordWithFlags", event, self.stream, int(external))
+
+
+class CudaGraph:
+    """A recorded graph with its pairs of events."""
+
+    def __init__(self, device: CudaDevice, graph: torch.cuda.CUDAGraph, clocks: Sequence[tuple[Any, Any]]) -> None:
+        self._device, self._graph, self._clocks = device, graph, clocks
+
+    def run(self) -> list[float]:
+        self._graph.replay()
+        self._device.synchronize(self._device.stream)
+        return [self._device.elapsed_us(start, end) for start, end in self._clocks]

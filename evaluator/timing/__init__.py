@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .clock import Measured as Measured
+    from .clock import measured as measured
+    from .intervals import Interval as Interval
+    from .intervals import median as median
+    from .intervals import ratio as ratio
     from .model import floor_us as floor_us
     from .model import modelled as modelled
     from .timer import MODEL as MODEL
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
+        clock=["Measured", "measured"],
+        intervals=["Interval", "median", "ratio"],
         model=["floor_us", "modelled"],
         timer=["MODEL", "Known", "Modelled", "Timer", "timed"],
     )

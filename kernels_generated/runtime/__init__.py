@@ -7,7 +7,7 @@ a plan on a GPU.
 from .bound import BoundPlan, Unlaunchable, bind
 from .driver import Driver, DriverError
 from .expr import Expr, ExprError, evaluate
-from .launcher import Launcher
+from .launcher import Launcher, PreparedPlan
 from .plan import Launchable, LaunchPlan, PlanError, loads
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Launchable",
     "Launcher",
     "PlanError",
+    "PreparedPlan",
     "Unlaunchable",
     "bind",
     "evaluate",

@@ -1,0 +1,147 @@
+"""Timing on a device: contestants take turns, each sample with other inputs, poisoned results and a cold L2.
+
+A contestant has SETS sets of inputs and one recorded graph with a sample of each, so that within a graph no inputs are
+met twice.  Before a sample its outputs and workspaces are poisoned, then L2 is flushed; the two events of the clock
+stand around the work alone.  Between graphs, cache lines that a kernel marked persisting lose that mark.  Turns go
+forwards, then backwards (A B B A), so that a drift of clocks meets all alike.
+
+What is timed is the plan and the cubins that were checked, in the memory in which they were: on every set the results
+are right before the timing, and after it they are the same bits (right again, where atomics add floats in any order),
+with inputs and guard zones as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import torch
+
+from evaluator.judging import (
+    POISON_A,
+    Case,
+    Errors,
+    Expected,
+    Failure,
+    Rejected,
+    accept,
+    adds_in_any_order,
+    dims,
+    measure,
+    reject,
+    same_bits,
+    text,
+    wrong,
+)
+from kernels_generated.runtime import Launchable
+from knowledge_base.chips import Chip
+from knowledge_base.records import Status
+from knowledge_base.snf.graph import shape_at
+from knowledge_base.snf.task import Task
+
+from .card import Card, Placed
+from .device import Device
+
+SETS = 4  # of inputs
+FLUSH = 2  # times the bytes of L2 are written between two samples
+
+Sample = tuple[Callable[[], None], Callable[[], None]]  # what comes before the clock, and what is timed
+
+
+class Contestant(Protocol):
+    """Something that is timed."""
+
+    def samples(self) -> Sequence[Sample]:
+        """One for each set of inputs.  Both halves put work on the device's stream and wait for nothing."""
+
+    def check(self) -> None:
+        """After the timing.  Raises Rejected where results are not what they have to be."""
+
+
+class PlanContestant:
+    """A launch plan at a task's own sizes.  ``answers``: the expected results on each set of inputs.
+
+    Making it runs the plan on every set and raises Rejected where it is not right.
+    """
+
+    def __init__(
+        self, device: Device, card: Card, task: Task, plan: Launchable, chip: Chip, answers: Iterable[Expected]
+    ) -> None:
+        self._device, self._task, self._plan = device, task, plan
+        self._answers = tuple(answers)
+        self._placed: list[Placed] = []
+        sizes = dims(task.sizes, chip)
+        for answer in self._answers:
+            outputs = {t.name: torch.empty_like(eager) for t, eager in zip(task.outputs, answer.eager, strict=True)}
+            self._placed.append(card.place(plan.plan, answer.inputs | outputs, sizes))
+        self._made = [t.name for t in task.outputs]
+        self._written = [b.name for b in self._placed[0].bound.buffers if b.internal] + self._made
+        for before, work in self.samples():
+            before()
+            work()
+        device.synchronize(device.stream)
+        self._right()
+        self._first = [[placed.views[name].clone() for name in self._made] for placed in self._placed]
+
+    def samples(self) -> Sequence[Sample]:
+        return [(lambda placed=placed: placed.poison(POISON_A.output, self._written), placed.run)  # type: ignore[misc]
+                for placed in self._placed]  # fmt: skip
+
+    def check(self) -> None:
+        for placed, answer, first in zip(self._placed, self._answers, self._first, strict=True):
+            placed.check_guards()
+            for name, given in answer.inputs.items():
+                if not same_bits(placed.views[name], given):
+                    message = f"after it was timed, {name}, which it may only read, is not what it was"
+                    raise reject(Status.UNSAFE, "input-modified", message)
+            if all(same_bits(placed.views[n], f) for n, f in zip(self._made, first, strict=True)):
+                continue
+            if not adds_in_any_order([self._plan]):
+                message = f"after it was timed, a result is not what it was before ({text(self._task.sizes)})"
+                raise reject(Status.UNSAFE, "not-deterministic", message)
+            self._right()
+
+    def _right(self) -> None:
+        """Raises Rejected where a result is not within the judge's limits."""
+        ops = frozenset(node.op for node in self._task.graph.nodes)
+        measured: dict[str, list[tuple[Case, Errors]]] = {}
+        for placed, answer in zip(self._placed, self._answers, strict=True):
+            for t, reference, eager in zip(self._task.outputs, answer.reference, answer.eager, strict=True):
+                got = placed.views[t.name].reshape(shape_at(t.shape, self._task.sizes))
+                case = Case(t.name, t.dtype, "normal", dict(self._task.sizes), got, reference, eager)
+                errors = measure(case)
+                if isinstance(errors, Failure):
+                    raise Rejected(wrong(errors, None, ops))
+                measured.setdefault(t.name, []).append((case, errors))
+        accept(measured, ops)
+
+
+def race(device: Device, contestants: Sequence[Contestant], rounds: int) -> list[list[float]]:
+    """µs of each contestant's samples, in order of time: 2 · rounds · SETS of them.
+
+    The i-th samples of two contestants were taken next to each other.  Raises Rejected where one is not right when it
+    is over.
+    """
+    flush = device.empty(FLUSH * device.l2_bytes)
+
+    def cold(sample: Sample) -> Sample:
+        before, work = sample
+
+        def prepare() -> None:
+            before()
+            device.fill(flush.data_ptr(), b"\1\0\0\0", flush.numel() // 4, device.stream)
+
+        return prepare, work
+
+    recorded = [device.record([cold(sample) for sample in one.samples()]) for one in contestants]
+    for one in recorded:  # brings the graphs to the device, and its clocks up
+        one.run()
+    times: list[list[float]] = [[] for _ in contestants]
+    for turn in range(2 * rounds):
+        order = range(len(recorded))
+        for number in order if turn % 2 == 0 else reversed(order):
+            device.forget_persisting()
+            times[number] += recorded[number].run()
+    for contestant in contestants:
+        contestant.check()
+    return times

@@ -1,0 +1,78 @@
+"""The time that a GPU's clock gives: the timer of runs with a card.
+
+A search's samples rank configurations; they come from the one process that the run has for its card.  What is said of a
+winner comes from fresh processes (:func:`measured` puts their samples together).  docs/measuring.md has the method.
+"""
+
+from __future__ import annotations
+
+import os
+
+from evaluator.replay import Runner, cubins_of
+from kernels_generated.runtime import Launchable
+from knowledge_base.chips import Chip, chip
+from knowledge_base.records import Kind, Measurement, Trial, Verdict
+from knowledge_base.snf.task import Task
+
+from .intervals import Samples, median
+from .model import floor_us
+
+ROUNDS = 2  # there and back, for one look: 16 samples
+LOOKS = 3  # at a time whose interval is too wide; then it is unstable
+UNSTABLE = 0.05  # an interval wider than this, ÷ the time
+TOO_FAST = 0.9  # of the floor: nothing is that fast, so something is wrong with the measurement
+QUESTION_S = 60.0  # after which a runner is ended: a thousand samples of honest kernels take less
+
+
+class Measured:
+    """The time on the runner's card, of samples whose results were right before and after.
+
+    ``seed``: of the inputs; default: from the operating system.
+    """
+
+    kind: Kind = "measured"
+
+    def __init__(self, runner: Runner, seed: int | None = None) -> None:
+        self._runner = runner
+        self._seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+
+    def time(self, trial: Trial, task: Task, plan: Launchable) -> Measurement | None:
+        """Raises Rejected where a result is wrong on the card, or the kernel faults or hangs there.
+
+        None where the assembler has no cubin for the chip.
+        """
+        on = chip(trial.chip)
+        cubins = cubins_of([plan], on)
+        if isinstance(cubins, Verdict):
+            return None
+        samples: list[float] = []
+        for _ in range(LOOKS):
+            asked = (task, [(plan, cubins)], on, self._seed, ROUNDS)
+            (more,) = self._runner.call("raced", *asked, seconds=QUESTION_S)
+            samples += more
+            found = measured([samples], task, trial.shape, on)
+            if found.status != "unstable":
+                break
+        return found
+
+
+def measured(samples: Samples, task: Task, sizes: dict[str, int], on: Chip) -> Measurement:
+    """The time that samples of one process or several say, µs.
+
+    terms: the ends of its interval, and of how many processes.  unstable: the interval is wider than UNSTABLE;
+    quarantined: it is faster than light.
+    """
+    found = median(samples)
+    floor = floor_us(task, sizes, on)
+    status = "stable" if found.width <= UNSTABLE else "unstable"
+    if found.value < TOO_FAST * floor:
+        status = "quarantined"
+    return Measurement(
+        kind="measured",
+        chip=on.name,
+        us=round(found.value, 3),
+        floor_us=round(floor, 3),
+        terms={"low": round(found.low, 3), "high": round(found.high, 3), "processes": float(len(samples))},
+        samples=tuple(round(sample, 3) for one in samples for sample in one),
+        status=status,
+    )
