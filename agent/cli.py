@@ -183,17 +183,19 @@ def search(
     task: TaskOption,
     shape: Shape = None,
     gpu: Gpu = None,
+    device: Device = "auto",
+    seed: Seed = None,
     jobs: Jobs = 0,
     db: Db = None,
     require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
-    """Compile every configuration of a candidate file and rank them by modelled time."""
+    """Compile every configuration of a candidate file and rank them: by measured time on a GPU, else by modelled."""
     from .commands import options
     from .commands import search_command as command
 
     options.require_sandbox(require_sandbox)
-    return command.search(file, task, options.sizes(shape), gpu, jobs, db, as_json)
+    return command.search(file, task, options.sizes(shape), gpu, device, seed, jobs, db, as_json)
 
 
 @app.command()

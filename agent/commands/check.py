@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Any
 from agent.console import console, emit, pairs, table, us
 from evaluator.compile import cores
 from evaluator.confinement import containment
-from evaluator.judging import ELEMENTS, LARGEST_FACTOR, RMS_FACTOR, Errors, Failure, JudgeProcess, finished, summary
+from evaluator.judging import (
+    ELEMENTS,
+    LARGEST_FACTOR,
+    RMS_FACTOR,
+    Errors,
+    Failure,
+    JudgeProcess,
+    Rejected,
+    finished,
+    summary,
+)
 from evaluator.plans import Plans
 from evaluator.replay import Runner, confirmed
-from evaluator.timing import timed
+from evaluator.timing import Measured, timed
 from evaluator.trace import Request, read_axes, trace
 from evaluator.trial import begin
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError, nearest
-from knowledge_base.records import Candidate, CompileEvidence, Trial, Verdict
+from knowledge_base.records import Candidate, CompileEvidence, Measurement, Trial, Verdict
 from knowledge_base.snf import task_named
 from knowledge_base.snf.task import Task
 
@@ -93,8 +103,10 @@ def check(
                 if runner is not None:
                     progress("on the GPU", 0.0)
                     trial = confirmed(trial, task, chip, plans, runner, judges, seed)
-    if trial.correct:
-        trial = timed(trial, task, plans)  # so that a run starts from this file
+                if trial.correct:
+                    trial = timed(trial, task, plans)  # so that a run starts from this file
+                if trial.correct and runner is not None:
+                    trial = _measured(trial, task, plans, runner)
     verdict, time = trial.verdict, trial.time
     assert verdict is not None
     noted = note_of(task, [trial], db, plans.artifacts(trial))
@@ -105,7 +117,7 @@ def check(
         print_verdict(err, verdict, (*trial.evidence, *trial.evidence_elsewhere))
         judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
         if time is not None:
-            err.print(f"{us(time.us, time.kind)} µs ({time.kind}), floor {us(time.floor_us)} µs on {chip.name}")
+            err.print(f"{us(time.us, time.kind)} µs ({_kind(time)}), floor {us(time.floor_us)} µs on {chip.name}")
         held = f", contained: {verdict.contained.value}" if verdict.contained else ""
         held += f", on the emulator and on {chip.product}" if where == "cuda" else ""
         err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")
@@ -219,6 +231,14 @@ def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvid
 # ---------------------------------------------------------------------------------------------------- parts
 
 
+def _measured(trial: Trial, task: Task, plans: Plans, runner: Runner) -> Trial:
+    """The trial with its time on the card, or the verdict of a kernel that is not right while it is timed."""
+    try:
+        return timed(trial, task, plans, Measured(runner))
+    except Rejected as rejected:
+        return trial.fuller(verdict=finished(rejected.verdict, trial.candidate.source))
+
+
 def note_of(task: Task, trials: Sequence[Trial], db: str | None, artifacts: Mapping[str, bytes] | None = None) -> str:
     """Stores trials of a command; where the default base can't be written, says so and the answer stands."""
     from knowledge_base.store import Store
@@ -241,6 +261,14 @@ def _stopped(verdict: Verdict, source: str, document: dict[str, Any], as_json: b
     else:
         print_verdict(console(error=True), verdict)
     return EXIT_REJECTED
+
+
+def _kind(time: Measurement) -> str:
+    """What a time is, with the interval of a measured one."""
+    if time.kind == "modelled":
+        return time.kind
+    status = "" if time.status == "stable" else f", {time.status}"
+    return f"measured, 95% {us(time.terms['low'])} to {us(time.terms['high'])}{status}"
 
 
 def _ratio(value: Any) -> str:

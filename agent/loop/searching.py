@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.compile import Cache, compile_kernels
-from evaluator.judging import defect, finished
+from evaluator.judging import Rejected, defect, finished
 from evaluator.kernel import Kernel, refusal
 from evaluator.plans import Plans
 from evaluator.tileir import TileIRError
@@ -260,8 +260,14 @@ class _Search:
         modelled = MODEL.time(trial, self.task, one)
         if modelled is None:
             return trial  # no block fits: there is nothing to time
-        timed = None if self.timer.kind == MODEL.kind else self.timer.time(trial, self.task, one)
-        return trial.fuller(measurements=(modelled,) if timed is None else (modelled, timed))
+        trial = trial.fuller(measurements=(modelled,))
+        if self.timer.kind == MODEL.kind:
+            return trial
+        try:
+            timed = self.timer.time(trial, self.task, one)
+        except Rejected as rejected:  # a clock looks at results, too
+            return trial.fuller(verdict=finished(rejected.verdict, self.candidate.source))
+        return trial if timed is None else trial.fuller(measurements=(modelled, timed))
 
 
 def _ideal(kernel: str, chip: Chip) -> CompileEvidence:

@@ -4,14 +4,14 @@
         numbers = runner.call("examined", task, plans, cubins, chip, sizes, seed, None, 60.0, seconds=90)
 
 The caller needs neither torch nor a GPU.  A kernel that faults or hangs ends the process, which is a verdict on the
-kernel; the next call has a new process, and a known answer has said that the GPU still works.  One call at a time; any
-thread may end it.
+kernel; the next call has a new process, and a known answer has said that the GPU still works.  Any thread may end it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -30,18 +30,23 @@ GONE = "look at nvidia-smi and the system's log (Xid); nothing was measured sinc
 
 
 class Runner:
-    """``make``: the device, as ``package.module:Class`` with its arguments."""
+    """``make``: the device, as ``package.module:Class`` with its arguments.
+
+    Threads may share one: a call waits for those before it.
+    """
 
     def __init__(self, make: str = "evaluator.replay.device:CudaDevice", *arguments: Any) -> None:
         self._make = (make, arguments)
         self._closed = False
+        self._lock = threading.Lock()
         self._description: dict[str, str] | None = None
         self._start()
 
     @property
     def description(self) -> Mapping[str, str]:
         """Product, architecture and driver of the device.  Raises EnvironmentLacks where there is none."""
-        return self._ready()
+        with self._lock:
+            return self._ready()
 
     def call(self, function: str | Callable[..., Any], *arguments: Any, seconds: float) -> Any:
         """``function(*arguments, bench)`` in the process; what it raises is raised here.
@@ -50,6 +55,10 @@ class Runner:
         ended.  Raises Rejected for a kernel that faults or does not end, EnvironmentLacks without a GPU, with one that
         does not work any more, and once the runner was closed.
         """
+        with self._lock:
+            return self._call(function, arguments, seconds)
+
+    def _call(self, function: str | Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
         self._ready()
         try:
             self._python.line.send_bytes(pickle.dumps((function, arguments)))

@@ -70,7 +70,9 @@ def test_what_the_compiler_makes_wrong_is_found_and_named(runner: Runner, judges
     assert after.verdict is not None
     assert (after.verdict.status, after.verdict.error_class) == ("disagrees", "compiler-fault"), after.verdict
     print(after.verdict.message)
-    around = text.replace("latency=LAT)", "latency=LAT, allow_tma=False)")
+    around = text.replace("latency=LAT)", "latency=LAT, allow_tma=False)").replace(
+        "y.dtype))", "y.dtype), allow_tma=False)"
+    )
     _, after = looked_at(around, task, runner, judges, {"TM": 8})
     assert after.correct, after.verdict
 
