@@ -1,4 +1,4 @@
-"""Timing on a card: a kernel against itself, a kernel against one that does its work twice, and the clock's own time."""
+"""Timing on a card: a kernel against itself, against one that does its work twice, and against light."""
 
 from __future__ import annotations
 
