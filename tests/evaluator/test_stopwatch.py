@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -226,3 +227,27 @@ def test_series_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="no samples"):
         median([])
     assert Interval(2.0, 1.0, 3.0).width == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------- a card's own noise
+
+# 32 processes on an H100, in each one kernel against itself: two series of 24 samples.
+RECORDED = json.loads((Path(__file__).parent / "self_race_h100.json").read_text())["processes"]
+
+
+def drawn(rng: np.random.Generator, effect: float) -> Interval:
+    """The ratio in five of the processes, with ``effect`` put on the first kernel; which one is first is drawn."""
+    slow, fast = [], []
+    for number in rng.choice(len(RECORDED), 5, replace=False):
+        pair = RECORDED[number][:: rng.choice([-1, 1])]
+        slow.append([us * effect for us in pair[0]])
+        fast.append(pair[1])
+    return ratio(slow, fast)
+
+
+def test_on_a_card_too_a_kernel_against_itself_is_1_and_5_percent_are_found() -> None:
+    assert len(RECORDED) >= 30
+    rng = np.random.default_rng(27)
+    same = [drawn(rng, 1.0) for _ in range(1000)]
+    assert sum(found.low <= 1.0 <= found.high for found in same) >= 940
+    assert sum(drawn(rng, 1.05).low > 1.0 for _ in range(1000)) >= 900
