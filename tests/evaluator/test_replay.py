@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from device_double import DeviceDouble
 
 from evaluator.judging import JudgeProcess, Rejected
 from evaluator.plans import Plans
-from evaluator.replay import Runner, confirm, confirmed
+from evaluator.replay import Runner, bench, confirm, confirmed
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
@@ -46,11 +46,15 @@ def traced(name: str) -> tuple[Task, Traced]:
     return task, answer
 
 
-def examined(runner: Runner, name: str, seconds: float = 60.0, names: tuple[str, ...] | None = ("normal",)) -> Mapping:
-    task, answer = traced(name)
-    one = replace(answer)  # the bytecode itself is the double's cubin
-    asked = (task, (one,), dict(one.kernels), CHIP, [task.sizes], 1, names, 60.0)
-    return runner.call("examined", *asked, seconds=seconds)
+def asked(name: str, names: tuple[str, ...] | None = ("normal",)) -> tuple[object, ...]:
+    """What :func:`evaluator.replay.bench.examined` takes; the bytecode itself is the double's cubin."""
+    task, one = traced(name)
+    return task, (one,), dict(one.kernels), CHIP, [task.sizes], 1, names, 60.0
+
+
+def examined(script: Mapping[str, object], name: str, names: tuple[str, ...] | None = ("normal",)) -> Mapping:
+    """In this process: most of what a runner does needs no process of its own."""
+    return bench.examined(*asked(name, names), bench.Bench(DeviceDouble({}, script)))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------- results
@@ -58,11 +62,9 @@ def examined(runner: Runner, name: str, seconds: float = 60.0, names: tuple[str,
 
 @pytest.mark.parametrize("name", ["gelu_tiles", "linear_split_k", "layernorm_rows", "attention_online"])
 def test_a_right_plan_is_right_on_the_device(name: str) -> None:
-    with Runner(DOUBLE, {}, {}) as runner:
-        numbers = examined(runner, name, names=None)
-        assert set(numbers) > {"normal", "offset", "ones"}
-        assert all(figure["rms_ratio"] < 2 for of_outputs in numbers.values() for figure in of_outputs.values())
-        assert runner.description["product"] == "emulated"
+    numbers = examined({}, name, names=None)
+    assert set(numbers) > {"normal", "offset", "ones"}
+    assert all(figure["rms_ratio"] < 2 for of_outputs in numbers.values() for figure in of_outputs.values())
 
 
 @pytest.mark.parametrize(
@@ -74,31 +76,41 @@ def test_a_right_plan_is_right_on_the_device(name: str) -> None:
         ({"stray": (0, -3)}, "unsafe", "guard-zone", "on the GPU, first 3 bytes before the start of y"),
         ({"stray": (1, 70 * 96 * 2 + 255)}, "unsafe", "guard-zone", "first 256 bytes behind the end of y"),
         ({"full": 100_000}, "unsupported", "gpu-memory", "the GPU has no 0.0 GiB left for the plan's buffers"),
-        ({"illegal-address": 0}, "crash", "gpu-fault", "the driver reports CUDA_ERROR_ILLEGAL_ADDRESS"),
-        ({"dies": 1}, "crash", "gpu-fault", "the process that ran it ended with exit code 7"),
     ],
 )
-def test_what_goes_wrong_on_the_device_is_a_verdict_and_the_next_call_works(
-    script: Mapping[str, object], status: str, error_class: str | None, message: str, tmp_path: Path
+def test_what_is_wrong_on_the_device_is_a_verdict(
+    script: Mapping[str, object], status: str, error_class: str | None, message: str
+) -> None:
+    with pytest.raises(Rejected) as raised:
+        examined(script, "gelu_tiles")
+    verdict = raised.value.verdict
+    assert (verdict.status, verdict.stage) == (status, "replay")
+    assert error_class in (None, verdict.error_class)
+    assert re.search(message, verdict.message), verdict.message
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "error_class", "message"),
+    [
+        ({"off": 0}, "wrong", None, r"on the GPU: y\[0, 0\] is .*, should be "),
+        ({"illegal-address": 0}, "crash", "gpu-fault", "the driver reports CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ({"dies": 1}, "crash", "gpu-fault", "the process that ran it ended with exit code 7"),
+        ({"hang": 0}, "timeout", "gpu-hang", "on the GPU it was not done after 3 s"),
+    ],
+)
+def test_a_kernel_that_faults_or_hangs_ends_its_runner_alone_and_the_next_call_works(
+    script: Mapping[str, object], status: str, error_class: str | None, message: str
 ) -> None:
     with Runner(DOUBLE, {}, script) as runner:
+        assert runner.description["product"] == "emulated"
+        first = runner._python.process.pid
         with pytest.raises(Rejected) as raised:
-            examined(runner, "gelu_tiles")
+            runner.call("examined", *asked("gelu_tiles"), seconds=3 if "hang" in script else 60)
         verdict = raised.value.verdict
         assert (verdict.status, verdict.stage) == (status, "replay")
         assert error_class in (None, verdict.error_class)
         assert re.search(message, verdict.message), verdict.message
-        assert runner.call("known_answer", seconds=60) is True
-
-
-def test_a_kernel_that_does_not_end_ends_its_runner_alone() -> None:
-    with Runner(DOUBLE, {}, {"hang": 0}) as runner:
-        assert runner.call("known_answer", seconds=60) is True
-        first = runner._python.process.pid
-        with pytest.raises(Rejected) as raised:
-            examined(runner, "gelu_tiles", seconds=2)
-        assert (raised.value.verdict.status, raised.value.verdict.error_class) == ("timeout", "gpu-hang")
-        assert runner._python.process.pid != first
+        assert (runner._python.process.pid == first) == ("off" in script)
         assert runner.call("known_answer", seconds=60) is True
 
 
@@ -107,7 +119,7 @@ def test_a_device_that_is_lost_ends_the_run_and_says_so(tmp_path: Path) -> None:
         with pytest.raises(
             EnvironmentLacks, match=r"after a kernel's fault \(CUDA_ERROR_ILLEGAL_ADDRESS\) the GPU gave no"
         ):
-            examined(runner, "gelu_tiles")
+            runner.call("examined", *asked("gelu_tiles"), seconds=60)
         with pytest.raises(EnvironmentLacks):
             runner.call("known_answer", seconds=5)
 
@@ -121,10 +133,9 @@ def test_a_runner_without_a_device_says_what_is_missing() -> None:
 
 def test_floats_that_are_added_by_atomics_may_come_in_any_order() -> None:
     """Both runs have to be right, where without atomics they have to be equal."""
-    with Runner(DOUBLE, {}, {"unsteady": 1}) as runner:
-        assert examined(runner, "linear_residual_atomic")["normal"]["y"]["elements"] > 2 * 70 * 96
-    with Runner(DOUBLE, {}, {"unsteady": 1, "off": 3}) as runner, pytest.raises(Rejected) as raised:
-        examined(runner, "linear_residual_atomic")
+    assert examined({"unsteady": 1}, "linear_residual_atomic")["normal"]["y"]["elements"] > 2 * 70 * 96
+    with pytest.raises(Rejected) as raised:
+        examined({"unsteady": 1, "off": 3}, "linear_residual_atomic")
     assert raised.value.verdict.status is Status.WRONG  # in the second run
 
 
@@ -185,10 +196,11 @@ def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found() -> None:
     assert short != one
     (less,) = trace(short, task, [Request(task.sizes)], CHIP)
     assert isinstance(less, Traced)
-    with Runner(DOUBLE, {}, {}) as runner, JudgeProcess() as judges:
-        (whole,) = trace(one, task, [Request(task.sizes)], CHIP)
-        assert isinstance(whole, Traced)
-        made = runner.call("outputs", task, (whole,), dict(whole.kernels), CHIP, [task.sizes], 3, 60.0, seconds=60)
+    (whole,) = trace(one, task, [Request(task.sizes)], CHIP)
+    assert isinstance(whole, Traced)
+    emulated = bench.Bench(DeviceDouble({}, {}))
+    made = bench.outputs(task, (whole,), dict(whole.kernels), CHIP, [task.sizes], 3, 60.0, emulated)
+    with JudgeProcess() as judges:
         assert judges.agreement(task, (whole,), CHIP, 3, made)["y"]["elements"] == 70 * 96
         with pytest.raises(Rejected, match=r"y\[.*\] is .* on the GPU, .* on the emulator .*RMS difference") as raised:
             judges.agreement(task, (less,), CHIP, 3, made)

@@ -14,7 +14,7 @@ from device_double import DeviceDouble
 
 from evaluator.compile import compile_kernels
 from evaluator.judging import Rejected, question
-from evaluator.replay import Runner
+from evaluator.replay import Runner, bench
 from evaluator.replay.bench import NearOracle
 from evaluator.replay.card import Card
 from evaluator.replay.stopwatch import SETS, PlanContestant, race
@@ -50,10 +50,8 @@ def traced(name: str) -> tuple[Task, Traced]:
 def raced(name: str, script: Mapping[str, object], count: int = 1, rounds: int = 1) -> list[list[float]]:
     """µs of ``count`` contestants, all the same plan; its bytecode is the double's cubin."""
     task, one = traced(name)
-    with Runner(DOUBLE, {}, script) as runner:
-        asked = (task, [(one, dict(one.kernels))] * count, CHIP, 1, rounds)
-        found: list[list[float]] = runner.call("raced", *asked, seconds=60)
-        return found
+    emulated = bench.Bench(DeviceDouble({}, script))
+    return bench.raced(task, [(one, dict(one.kernels))] * count, CHIP, 1, rounds, emulated)
 
 
 # ---------------------------------------------------------------------------------------------------- turns
@@ -229,7 +227,7 @@ def test_series_that_do_not_belong_together_are_refused() -> None:
     assert Interval(2.0, 1.0, 3.0).width == 1.0
 
 
-# ---------------------------------------------------------------------------------------------------- a card's own noise
+# ---------------------------------------------------------------------------------------------------- noise of a card
 
 # 32 processes on an H100, in each one kernel against itself: two series of 24 samples.
 RECORDED = json.loads((Path(__file__).parent / "self_race_h100.json").read_text())["processes"]
