@@ -56,6 +56,6 @@ def modelled_on(device: str) -> str:
     if device not in DEVICES:
         raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
     if device == "cuda":
-        what = "--device cuda: this version runs kernels on a GPU in agent check alone, and times none"
+        what = "--device cuda: agent run does not use a GPU yet; agent check and agent search do"
         raise EnvironmentLacks(what, CPU_INSTEAD)
     return "cpu"
