@@ -221,6 +221,9 @@ def _geforce(
     )
 
 
+# Dense rates of the processor that H100 and H200 SXM have in common.
+HOPPER_TENSOR = {"f8": 1979e12, "f16": 989.5e12, "bf16": 989.5e12, "tf32": 494.7e12, "f64": 67e12}
+
 _ALL = (
     _geforce("rtx5070", "NVIDIA GeForce RTX 5070", 48, 2512, 12, 672, 48, "GB205 specification pages"),
     _geforce("rtx5080", "NVIDIA GeForce RTX 5080", 84, 2617, 16, 960, 64, RTX_PAPER),
@@ -279,10 +282,7 @@ _ALL = (
         memory_bytes_per_s=(3.35e12, H100_SHEET),
         l2_bytes=(50 * MIB, f"{HOPPER_PAPER}, and {DRIVER_REPORT}"),
         fp32_flops=(67e12, H100_SHEET),
-        tensor=(
-            {"f8": 1979e12, "f16": 989.5e12, "bf16": 989.5e12, "tf32": 494.7e12, "f64": 67e12},
-            H100_SHEET,
-        ),
+        tensor=(HOPPER_TENSOR, H100_SHEET),
         sustained_tensor=(0.81, f"{MEASURED_H100}: 798 of 989 TFLOP/s"),
         sustained_memory=(0.895, f"{MEASURED_H100}: 3.0 of 3.35 TB/s"),
     ),
@@ -296,10 +296,7 @@ _ALL = (
         memory_bytes_per_s=(4.8e12, H200_SHEET),
         l2_bytes=(60 * MIB, f"{DRIVER_REPORT}; the H100 whitepaper says 50 MB"),
         fp32_flops=(67e12, H200_SHEET),
-        tensor=(
-            {"f8": 1979e12, "f16": 989.5e12, "bf16": 989.5e12, "tf32": 494.7e12, "f64": 67e12},
-            H200_SHEET,
-        ),
+        tensor=(HOPPER_TENSOR, H200_SHEET),
         sustained_tensor=(0.81, f"{MEASURED}: 800 of 989 TFLOP/s"),
         sustained_memory=(0.885, f"{MEASURED}: 4.25 of 4.8 TB/s"),
     ),

@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import random
+import re
 import struct
 import time
 import weakref
@@ -24,7 +25,11 @@ from evaluator.kernel import Kernel
 from evaluator.tileir import ir
 from evaluator.tileir.launch import launch_words
 from evaluator.tileir.memory import Memory
+from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.driver import DriverError, LoadedKernel
+from knowledge_base.chips import chip
+from knowledge_base.snf.everyday import everyday
+from knowledge_base.snf.task import Task
 
 LETTERS = {"i1": "B", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
@@ -159,3 +164,25 @@ class _Samples:
 
 def _letter(kind: ir.TileType) -> str:
     return "Q" if isinstance(kind.elem, ir.PtrElem) else LETTERS[kind.elem]
+
+
+# ---------------------------------------------------------------------------------------------------- what runs on it
+
+CHIP = chip("h200")
+CANDIDATES = Path(__file__).parent / "candidates"
+SIZES = {"M": 70, "N": 96, "K": 80, "B": 1, "T": 40, "H": 2, "D": 64}
+DOUBLE = "device_double:DeviceDouble"  # for a runner's process, which needs tests/ on its path
+
+
+def source(name: str) -> tuple[str, Task]:
+    """A candidate's text, and its task at sizes that take no time."""
+    text = (CANDIDATES / f"{name}.py").read_text()
+    task = everyday(re.match(r"# task: (\w+)", text)[1])  # type: ignore[index]
+    return text, task.at(**{d: SIZES[d] for d in task.sizes})
+
+
+def traced(name: str) -> tuple[Task, Traced]:
+    text, task = source(name)
+    (answer,) = trace(text, task, [Request(task.sizes)], CHIP)
+    assert isinstance(answer, Traced), answer
+    return task, answer

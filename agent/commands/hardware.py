@@ -30,8 +30,7 @@ def device_for(device: str, chip: Chip) -> str:
     ``auto`` is cuda where the machine has such a GPU.  Raises UserError for an unknown name and for a GPU that is
     another chip, EnvironmentLacks for ``cuda`` without a GPU.
     """
-    if device not in DEVICES:
-        raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
+    _check(device)
     if device == "cpu":
         return "cpu"
     try:
@@ -53,9 +52,13 @@ def modelled_on(device: str) -> str:
 
     Raises UserError for an unknown name, EnvironmentLacks for ``cuda``.
     """
-    if device not in DEVICES:
-        raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")
+    _check(device)
     if device == "cuda":
         what = "--device cuda: agent run does not use a GPU yet; agent check and agent search do"
         raise EnvironmentLacks(what, CPU_INSTEAD)
     return "cpu"
+
+
+def _check(device: str) -> None:
+    if device not in DEVICES:
+        raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")

@@ -7,11 +7,13 @@ both ends must be this package's own code.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,6 +25,15 @@ _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 def without_secrets() -> dict[str, str]:
     """This process's environment without what its names call a key, token, secret, password or credential."""
     return {name: value for name, value in os.environ.items() if not any(s in name.upper() for s in _SECRETS)}
+
+
+def portable(error: Exception) -> Exception:
+    """``error``, if it survives being pickled, else its traceback in one that does."""
+    try:
+        pickle.loads(pickle.dumps(error))  # an exception of several arguments may not come back
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
 
 
 class FreshPython:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .admission import POISON_A as POISON_A
     from .admission import Poison as Poison
     from .admission import admit as admit
-    from .admission import poisoned as poisoned
+    from .admission import poison_of as poison_of
     from .cases import adds_in_any_order as adds_in_any_order
     from .compare import measure as measure
     from .composed import judge_composed as judge_composed
@@ -56,7 +56,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         accuracy=["Case", "Errors", "Failure", "LARGEST_FACTOR", "RMS_FACTOR", "summary"],
-        admission=["POISON_A", "Poison", "admit", "poisoned"],
+        admission=["POISON_A", "Poison", "admit", "poison_of"],
         cases=["adds_in_any_order"],
         compare=["measure"],
         composed=["judge_composed"],

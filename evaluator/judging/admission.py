@@ -43,14 +43,16 @@ POISON_B = Poison(-48.0, -48.0, -48.0)
 
 
 def poisoned(shape: tuple[int, ...], dtype: str, value: float) -> torch.Tensor:
-    """A fresh tensor whose every element is the poison (bool: its sign; integers: the nearest they can hold)."""
-    kind = torch_dtype(dtype)
-    if kind == torch.bool:
-        return torch.full(shape, value > 0, dtype=kind)
-    if dtype.startswith("u"):
-        value = abs(value)
+    """A fresh tensor whose every element is the poison as its dtype holds it."""
     # a conversion, as torch.full knows no eight-bit floats
-    return torch.full(shape, value, dtype=torch.float64).to(kind)
+    return torch.full(shape, poison_of(dtype, value), dtype=torch.float64).to(torch_dtype(dtype))
+
+
+def poison_of(dtype: str, value: float) -> float:
+    """The poison as a dtype holds it: of bool whether it is positive, of unsigned integers without its sign."""
+    if dtype == "bool":
+        return float(value > 0)
+    return abs(value) if dtype.startswith("u") else value
 
 
 def admit(

@@ -22,14 +22,13 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import torch
 
-from evaluator.confinement import containment, lockdown, prepare
+from evaluator.confinement import containment, lockdown, portable, prepare
 from evaluator.plans import Plans
 from evaluator.trace import BARE
 from kernels_generated.runtime.plan import Launchable
@@ -249,7 +248,7 @@ def _judgement(line: Connection, asked: Connection, memory_bytes: int, question:
             function = QUESTIONS[function] if isinstance(function, str) else function
             said = RESULT + pickle.dumps(function(*arguments, Desk(line, Oracle(asked))))
         except Exception as error:
-            said = RAISED + _pickled(error)
+            said = RAISED + pickle.dumps(portable(error))
         line.send_bytes(said)
     finally:
         os._exit(0)
@@ -262,15 +261,6 @@ def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, 2 * (has + memory_bytes,))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
-
-
-def _pickled(error: Exception) -> bytes:
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)  # an exception of several arguments may not come back
-    except Exception:
-        return pickle.dumps(RuntimeError("".join(traceback.format_exception(error))))
-    return data
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from evaluator.judging import Poison, admit, reject, text, torch_dtype
+from evaluator.judging import Poison, admit, poison_of, reject, text, torch_dtype
 from kernels_generated.runtime import Launchable, Launcher, LaunchPlan, PreparedPlan, Unlaunchable
 from kernels_generated.runtime.launcher import element_bytes
 from knowledge_base.records import Finding, Status
@@ -101,7 +101,7 @@ class Placed:
         except torch.OutOfMemoryError:
             message = f"the GPU has no {at / 2**30:.1f} GiB left for the plan's buffers"
             raise reject(Status.UNSUPPORTED, "gpu-memory", message) from None
-        self._memory = memory
+        self._memory = memory  # lives as long as its addresses are used
         self._addresses = {name: memory.data_ptr() + start for name, start in starts.items()}
         self.views: dict[str, torch.Tensor] = {}
         self._zones: list[tuple[str, torch.Tensor, bool]] = []  # (buffer, zone, whether it is the one behind it)
@@ -122,8 +122,8 @@ class Placed:
         """
         for buffer in self.bound.buffers:
             if buffer.name in names:
-                held = value > 0 if buffer.dtype == "bool" else abs(value) if buffer.dtype[0] == "u" else value
-                element, count = element_bytes(buffer.dtype, held), math.prod(buffer.shape)
+                element = element_bytes(buffer.dtype, poison_of(buffer.dtype, value))
+                count = math.prod(buffer.shape)
                 self._device.fill(self._addresses[buffer.name], element, count, self._device.stream)
 
     def run(self) -> None:

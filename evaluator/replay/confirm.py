@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from evaluator.compile import compile_kernels
-from evaluator.judging import Rejected, finished
+from evaluator.judging import JudgeProcess, Rejected, finished
 from evaluator.plans import Plans
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
@@ -23,25 +22,12 @@ from knowledge_base.snf.task import Task
 from .runner import Runner
 
 SECONDS = 120.0  # for one question of the runner; most take less than one
-# Rows of a verdict's numbers; the first stands behind the name of a distribution.
+# Names of rows among a verdict's numbers; GPU is put behind the name of a distribution.
 GPU, GPU_FULL_SIZE, GPU_EMULATOR = "on the GPU", "on the GPU, full size", "GPU − emulator"
 
 
-class Emulating(Protocol):
-    """Who compares a GPU's outputs with the emulator's: a :class:`evaluator.judging.JudgeProcess`."""
-
-    def agreement(
-        self,
-        task: Task,
-        plans: Sequence[Launchable],
-        chip: Chip,
-        seed: int,
-        made: Sequence[tuple[Mapping[str, int], Mapping[str, Any]]],
-    ) -> dict[str, Any]: ...
-
-
 def confirmed(
-    trial: Trial, task: Task, chip: Chip, plans: Plans, runner: Runner, emulating: Emulating, seed: int | None = None
+    trial: Trial, task: Task, chip: Chip, plans: Plans, runner: Runner, judges: JudgeProcess, seed: int | None = None
 ) -> Trial:
     """A correct trial with what the GPU says of it: its numbers beside the judge's, or the verdict that rejects it.
 
@@ -66,7 +52,7 @@ def confirmed(
         made = runner.call("outputs", *asked, sizes, seed, SECONDS, seconds=SECONDS)
         numbers |= {f"{name}, {GPU}": figures for name, figures in small.items()}
         numbers[GPU_FULL_SIZE] = full["normal"]
-        numbers[GPU_EMULATOR] = emulating.agreement(task, launchables, chip, seed, made)
+        numbers[GPU_EMULATOR] = judges.agreement(task, launchables, chip, seed, made)
         verdict = trial.verdict.model_copy(update={"numbers": numbers})
     except Rejected as rejected:
         verdict = finished(_disagrees(rejected.verdict, trial.verdict.findings), trial.candidate.source)

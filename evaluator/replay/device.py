@@ -12,6 +12,8 @@ import torch
 
 from kernels_generated.runtime.driver import Driver, LaunchDriver
 
+Sample = tuple[Callable[[], None], Callable[[], None]]  # what comes before the clock, and what is timed
+
 
 class Recorded(Protocol):
     """A graph of samples."""
@@ -33,7 +35,7 @@ class Device(LaunchDriver, Protocol):
 
     def describe(self) -> dict[str, str]: ...
 
-    def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> Recorded: ...
+    def record(self, samples: Sequence[Sample]) -> Recorded: ...
 
     def forget_persisting(self) -> None: ...
 
@@ -66,8 +68,8 @@ class CudaDevice(Driver):
             "torch": torch.__version__,
         }
 
-    def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> Recorded:
-        """A graph of (what comes before the clock, what is timed), with an event before and behind each of the latter.
+    def record(self, samples: Sequence[Sample]) -> Recorded:
+        """A graph of the samples, with an event before and one behind what is timed of each.
 
         Everything that the callables put on the device's stream is part of the graph; they may call PyTorch.
         """

@@ -10,10 +10,9 @@ kernel; the next call has a new process, and a known answer has said that the GP
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from evaluator.confinement import FreshPython
@@ -21,12 +20,12 @@ from evaluator.judging import Rejected
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Stage, Status, Verdict
 
-from .wire import FAULT, LACKS, RAISED
+from .wire import FAULT, LACKS, RAISED, RESULT
 
 START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy machine more
 KNOWN_ANSWER_S = 30.0
 DOCTOR = "`agent doctor` says what is missing."
-GONE = "look at nvidia-smi and the system's log (Xid); nothing was measured since the last result that was reported"
+GONE = "Look at nvidia-smi and the system's log (Xid); nothing was measured since the last result that was reported"
 
 
 class Runner:
@@ -48,33 +47,29 @@ class Runner:
         with self._lock:
             return self._ready()
 
-    def call(self, function: str | Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """``function(*arguments, bench)`` in the process; what it raises is raised here.
+    def call(self, question: str, *arguments: Any, seconds: float) -> Any:
+        """The answer to one of :data:`.bench.QUESTIONS`; what that raises is raised here.
 
-        function: one of :data:`.bench.QUESTIONS` by its name, or any module's.  seconds: after which the process is
-        ended.  Raises Rejected for a kernel that faults or does not end, EnvironmentLacks without a GPU, with one that
-        does not work any more, and once the runner was closed.
+        seconds: after which the process is ended.  Raises Rejected for a kernel that faults or does not end,
+        EnvironmentLacks without a GPU, with one that does not work any more, and once the runner was closed.
         """
         with self._lock:
-            return self._call(function, arguments, seconds)
-
-    def _call(self, function: str | Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
-        self._ready()
-        try:
-            self._python.line.send_bytes(pickle.dumps((function, arguments)))
-            if not self._python.line.poll(seconds):
+            self._ready()
+            try:
+                answer = self._asked(question, arguments, seconds)
+            except (EOFError, OSError):
+                said = self._python.end()
+                self._again(f"the runner ended with {said}")
+                raise Rejected(_fault(f"the process that ran it ended with {said}")) from None
+            if answer is None:
                 raise self._hung(seconds)
-            kind, body = self._python.line.recv()
-        except (EOFError, OSError):
-            said = self._python.end()
-            self._again(f"the runner ended with {said}")
-            raise Rejected(_fault(f"the process that ran it ended with {said}")) from None
-        if kind == FAULT:
-            self._again(f"a kernel's fault ({body})")
-            raise Rejected(_fault(f"the driver reports {body}"))
-        if kind == RAISED:
-            raise body
-        return body
+            kind, body = answer
+            if kind == FAULT:
+                self._again(f"a kernel's fault ({body})")
+                raise Rejected(_fault(f"the driver reports {body}"))
+            if kind == RAISED:
+                raise body
+            return body
 
     def close(self) -> None:
         """Ends the process.  May be called twice, from any thread."""
@@ -114,6 +109,14 @@ class Runner:
         self._description = dict(body)
         return self._description
 
+    def _asked(self, question: str, arguments: tuple[Any, ...], seconds: float) -> tuple[str, Any] | None:
+        """Kind and body of the answer; None where there is none in time.  Raises EOFError or OSError where it died."""
+        self._python.line.send((question, arguments))
+        if not self._python.line.poll(seconds):
+            return None
+        answer: tuple[str, Any] = self._python.line.recv()
+        return answer
+
     def _hung(self, seconds: float) -> Rejected:
         self._python.end()
         self._again("a kernel that did not end")
@@ -129,8 +132,7 @@ class Runner:
         self._ready()
         start = time.monotonic()
         try:
-            self._python.line.send_bytes(pickle.dumps(("known_answer", ())))
-            works = self._python.line.poll(KNOWN_ANSWER_S) and self._python.line.recv()[1] is True
+            works = self._asked("known_answer", (), KNOWN_ANSWER_S) == (RESULT, True)
         except (EOFError, OSError):
             works = False
         if not works:

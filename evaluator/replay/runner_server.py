@@ -7,15 +7,13 @@ Python.  A kernel that faults takes the process's GPU context with it, so the pr
 from __future__ import annotations
 
 import importlib
-import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from evaluator.confinement import lockdown
+from evaluator.confinement import lockdown, portable
 from kernels_generated.runtime import DriverError
 
 from .bench import QUESTIONS, Bench
@@ -35,17 +33,16 @@ def main(line: Connection) -> None:
         return
     while True:
         try:
-            function, asked = pickle.loads(line.recv_bytes())
+            question, asked = line.recv()
         except (EOFError, OSError):
             return
         try:
-            function = QUESTIONS[function] if isinstance(function, str) else function
-            said: tuple[str, Any] = (RESULT, function(*asked, bench))
+            said: tuple[str, Any] = (RESULT, QUESTIONS[question](*asked, bench))
         except DriverError as error:
             line.send((FAULT, error.code))
             return
         except Exception as error:
-            said = (RAISED, _portable(error))
+            said = (RAISED, portable(error))
         line.send(said)
 
 
@@ -54,15 +51,6 @@ def _made(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     made: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return made
-
-
-def _portable(error: Exception) -> Exception:
-    """The exception, if it survives the way, or its traceback in one that does."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error
 
 
 if __name__ == "__main__":

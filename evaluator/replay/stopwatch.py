@@ -12,7 +12,7 @@ with inputs and guard zones as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -40,12 +40,10 @@ from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Task
 
 from .card import Card, Placed
-from .device import Device
+from .device import Device, Sample
 
 SETS = 4  # of inputs
 FLUSH = 2  # times the bytes of L2 are written between two samples
-
-Sample = tuple[Callable[[], None], Callable[[], None]]  # what comes before the clock, and what is timed
 
 
 class Contestant(Protocol):
@@ -67,7 +65,7 @@ class PlanContestant:
     def __init__(
         self, device: Device, card: Card, task: Task, plan: Launchable, chip: Chip, answers: Iterable[Expected]
     ) -> None:
-        self._device, self._task, self._plan = device, task, plan
+        self._task, self._plan = task, plan
         self._answers = tuple(answers)
         self._placed: list[Placed] = []
         sizes = dims(task.sizes, chip)

@@ -1,7 +1,7 @@
 """The time that a GPU's clock gives: the timer of runs with a card.
 
-A search's samples rank configurations; they come from the one process that the run has for its card.  What is said of a
-winner comes from fresh processes (:func:`measured` puts their samples together).  docs/measuring.md has the method.
+The samples of :class:`Measured` come from one process, its runner's: they rank configurations.  Samples of several
+processes are put together by :func:`measured`.  docs/measuring.md has the method.
 """
 
 from __future__ import annotations

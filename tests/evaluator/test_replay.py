@@ -8,42 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from device_double import DeviceDouble
+from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
 
 from evaluator.judging import JudgeProcess, Rejected
 from evaluator.plans import Plans
 from evaluator.replay import Runner, bench, confirm, confirmed
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
-from knowledge_base.chips import chip
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Candidate, Status, Trial
-from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
-
-CHIP = chip("h200")
-FOLDER = Path(__file__).parent.parent / "candidates"
-SIZES = {"M": 70, "N": 96, "K": 80, "B": 1, "T": 40, "H": 2, "D": 64}
-DOUBLE = "device_double:DeviceDouble"
-"""Where the runner's process finds the device: tests/ is on its path because it is on ours."""
 
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
-
-
-def source(name: str) -> tuple[str, Task]:
-    text = (FOLDER / f"{name}.py").read_text()
-    task = everyday(re.match(r"# task: (\w+)", text)[1])  # type: ignore[index]
-    return text, task.at(**{d: SIZES[d] for d in task.sizes})
-
-
-def traced(name: str) -> tuple[Task, Traced]:
-    text, task = source(name)
-    (answer,) = trace(text, task, [Request(task.sizes)], CHIP)
-    assert isinstance(answer, Traced), answer
-    return task, answer
 
 
 def asked(name: str, names: tuple[str, ...] | None = ("normal",)) -> tuple[object, ...]:

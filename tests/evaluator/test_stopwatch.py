@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from device_double import DeviceDouble
+from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
 
 from evaluator.compile import compile_kernels
 from evaluator.judging import Rejected, question
@@ -19,32 +19,16 @@ from evaluator.replay.bench import NearOracle
 from evaluator.replay.card import Card
 from evaluator.replay.stopwatch import SETS, PlanContestant, race
 from evaluator.timing import Interval, Measured, measured, median, ratio
-from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
-from knowledge_base.chips import chip
 from knowledge_base.records import Candidate
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
-
-CHIP = chip("h200")
-FOLDER = Path(__file__).parent.parent / "candidates"
-SIZES = {"M": 70, "N": 96, "K": 80}
-DOUBLE = "device_double:DeviceDouble"
 
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner's process finds the device beside the tests."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
-
-
-def traced(name: str) -> tuple[Task, Traced]:
-    text = (FOLDER / f"{name}.py").read_text()
-    task = everyday(re.match(r"# task: (\w+)", text)[1])  # type: ignore[index]
-    task = task.at(**{d: SIZES[d] for d in task.sizes})
-    (answer,) = trace(text, task, [Request(task.sizes)], CHIP)
-    assert isinstance(answer, Traced), answer
-    return task, answer
 
 
 def raced(name: str, script: Mapping[str, object], count: int = 1, rounds: int = 1) -> list[list[float]]:
@@ -146,7 +130,7 @@ def test_sums_in_any_order_have_to_be_right_again() -> None:
 
 
 def timer_of(script: Mapping[str, object]) -> tuple[object, Task]:
-    text = (FOLDER / "gelu_tiles.py").read_text()
+    text, _ = source("gelu_tiles")
     task, one = traced("gelu_tiles")
     answers = compile_kernels(one.kernels, [CHIP.arch])
     bytecodes = {answer.digest: one.kernels[digest] for (digest, _), answer in answers.items()}  # type: ignore[union-attr]
