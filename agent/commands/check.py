@@ -147,7 +147,7 @@ def emulate(
     with JudgeProcess() as judges:
         if not containment().landlock:  # the candidate could write files that the process has yet to read
             judges.wait()
-        (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "general")], chip)
+        (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "sample")], chip)
         if isinstance(traced, Verdict):
             return _stopped(traced, source, document, as_json)
         made = judges.emulate(task, traced, chip, seed or 0)

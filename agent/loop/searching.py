@@ -164,7 +164,7 @@ class _Search:
         batches = [chosen[i : i + TRACES_PER_CHILD] for i in range(0, len(chosen), TRACES_PER_CHILD)]
 
         def batch(some: Sequence[dict[str, Any]]) -> list[Traced | Verdict]:
-            requests = [Request(self.task.sizes, axes) for axes in some]
+            requests = [Request(self.task.sizes, axes, "sample") for axes in some]
             return trace(self.candidate.source, self.task, requests, self.chip)
 
         with ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(batches)))) as pool:

@@ -16,6 +16,7 @@ from .accuracy import Case, Errors, Failure
 from .compare import MANTISSA_BITS, ulp
 
 SMALL = 0.08  # relative error up to which a result is "imprecise" rather than "different"
+NOISE_PEAK = 16.0  # times its RMS that the largest of many rounding errors is; what is larger has another cause
 EXPLAINED = 0.02  # share of the error's RMS that a pattern may leave unexplained
 TILES = (8, 16, 32, 64, 128, 256)  # lengths of a reduction's tile
 RIGHT = 4.0  # errors up to this often PyTorch's are no missing part of a sum
@@ -210,10 +211,12 @@ def _per_row(e: Evidence) -> tuple[str, str] | None:
 def _imprecise(e: Evidence) -> tuple[str, str] | None:
     keep = torch.isfinite(e.got) & torch.isfinite(e.reference)
     scale = _rms(e.reference[keep])
-    error = _rms((e.got - e.reference)[keep])
+    difference = (e.got - e.reference)[keep]
+    error = _rms(difference)
     if not scale or not math.isfinite(error):
         return None
-    if error < SMALL * scale or e.failure.case.distribution in ("cancelling", "offset"):
+    noise = error < SMALL * scale and float(difference.abs().max()) <= NOISE_PEAK * error
+    if noise or e.failure.case.distribution in ("cancelling", "offset"):
         if {"linear", "matmul"} & e.ops:
             return "narrow-accumulator", (
                 "right but imprecise: the error looks like sums kept in fewer bits than float32"

@@ -142,7 +142,7 @@ class _Judging:
 
     def trace(self, traced: Traced | None, seed: int) -> None:
         """Chooses the sizes and finds a plan for each: ``covered``."""
-        first = traced or trace(self.source, self.task, [Request(self.task.sizes, self.axes)], self.chip)[0]
+        first = traced or trace(self.source, self.task, [Request(self.task.sizes, self.axes, "sample")], self.chip)[0]
         if isinstance(first, Verdict):
             raise Rejected(first)
         if self.trial.plans and first.plan.digest != self.trial.plans[0]:

@@ -18,6 +18,11 @@ from knowledge_base.records import Candidate
 from knowledge_base.snf.everyday import everyday
 
 
+@pytest.fixture(autouse=True)
+def lent_judges() -> None:
+    """Processes of their own: what becomes of them is what is tested here."""
+
+
 def test_where_candidates_can_write_files_the_judges_have_read_theirs_before_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,6 +20,7 @@ from model_server import Answer, Asked, Fail, Hang, ModelServer, Say, error
 from processes import below, environment
 
 from agent.cli import invoke
+from agent.loop import task_work
 from agent.proposers.language_model import model_proposer
 from agent.proposers.language_model.policy import PATIENCE
 from kernels_generated.runtime.plan import Launchable
@@ -35,6 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request in a round, so that answers come in order; several at once are test_policy's."""
     monkeypatch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
+    monkeypatch.setattr(task_work, "LOOKED_AT", 2)  # configurations: none of them is what is tested here
 
 
 # ---------------------------------------------------------------------------------------------------- answers

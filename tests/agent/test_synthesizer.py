@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.proposers.base import ProposalRequest
 from agent.proposers.synthesizer import Synthesizer, synthesize
-from evaluator.compile import compile_kernels
+from evaluator.compile import Compiled, compile_kernels
 from evaluator.judging.accuracy import Case, Errors, Failure
 from evaluator.judging.admission import POISON_A, POISON_B, poisoned
 from evaluator.judging.compare import measure
@@ -22,6 +22,7 @@ from evaluator.judging.emulation import emulate
 from evaluator.judging.inputs import draw
 from evaluator.judging.rejection import Rejected
 from evaluator.kernel import Kernel
+from evaluator.suspects import suspects
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
@@ -130,6 +131,20 @@ ODD = {
     "attention_qkv": {"B": 1, "T": 65, "H": 3, "D": 32},
     "embedding": {"B": 2, "T": 13, "V": 50, "P": 20, "C": 80},
 }
+
+
+@pytest.mark.parametrize(
+    "text", ["y = Sum(x)", "y = Max(x, axis=0)", "y = Mean(x, keepdims=True)", "y = x - Mean(x, keepdims=True)"]
+)
+def test_no_file_meets_a_known_fault_of_the_compiler(text: str) -> None:
+    (task,) = decompose(parse(f"M, N = 64, 64\nx: bf16[M, N]\n{text}\n", "a.snf"), "v2").tasks
+    for candidate in synthesize(task, CHIP):
+        plan = traced(task, candidate.source)
+        if not isinstance(plan, Verdict):
+            answers = compile_kernels(plan.kernels, ["sm_90"])
+            evidence = [answer.evidence for answer in answers.values() if isinstance(answer, Compiled)]
+            assert evidence
+            assert suspects(plan.kernels, evidence) == ()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,7 @@ from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import from_driver
 from knowledge_base.records import Candidate, Trial, Verdict
+from knowledge_base.snf import decompose, parse
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
@@ -74,6 +75,19 @@ def test_what_the_compiler_makes_wrong_is_found_and_named(runner: Runner, judges
         "y.dtype))", "y.dtype), allow_tma=False)"
     )
     _, after = looked_at(around, task, runner, judges, {"TM": 8})
+    assert after.correct, after.verdict
+
+
+def test_a_store_beyond_the_end_of_its_array_is_found_and_named(runner: Runner, judges: JudgeProcess) -> None:
+    text = (KERNELS / "row_sums.py").read_text()
+    if from_driver().arch != "sm_90":
+        pytest.skip("the fault is sm_90's")
+    (task,) = decompose(parse("M, N = 65, 64\nx: bf16[M, N]\ny = Sum(x)\n", "sums.snf"), "v2").tasks
+    _, after = looked_at(text, task, runner, judges)
+    assert after.verdict is not None
+    assert (after.verdict.status, after.verdict.error_class) == ("disagrees", "compiler-fault"), after.verdict
+    assert "behind the end of y" in after.verdict.message
+    _, after = looked_at(text.replace("y.dtype))", "y.dtype), allow_tma=False)"), task, runner, judges)
     assert after.correct, after.verdict
 
 

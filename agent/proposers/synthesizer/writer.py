@@ -335,7 +335,10 @@ class KernelWriter(Body):
             text += f".astype({dtype})"
         order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
         bounds = ", check_bounds=False" if place.exact else ""
-        self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds})")
+        # One value a row lies in memory without gaps; TMA may write behind its end (compiler_faults.jsonl).
+        column = self.flat is None and (len(array.shape) == 1 or array.shape[-1] == 1)
+        tma = ", allow_tma=False" if column and tile.axes else ""
+        self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds}{tma})")
 
 
 def _order(at: At, found: Sequence[Axis], frame: Frame) -> tuple[int, ...]:

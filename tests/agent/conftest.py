@@ -1,0 +1,55 @@
+"""Runs of these tests share judge processes: each imports torch once for all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from evaluator.judging import JudgeProcess
+
+
+class Lent:
+    """A judge process of a run; the next run gets it, unless it was ended while it judged."""
+
+    idle: list[JudgeProcess] = []  # noqa: RUF012 (of this process, whatever test)
+
+    def __init__(self) -> None:
+        self._process = self.idle.pop() if self.idle else JudgeProcess()
+        self._judging = threading.Lock()  # a judgement is a fork of the process, so nothing of it stays behind
+        self._ended = False
+
+    def judge(self, *arguments: Any, **options: Any) -> Any:
+        with self._judging:
+            return self._process.judge(*arguments, **options)
+
+    def judge_composed(self, *arguments: Any, **options: Any) -> Any:
+        with self._judging:
+            return self._process.judge_composed(*arguments, **options)
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def kill(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._judging.acquire(blocking=False):
+            self.idle.append(self._process)
+        else:
+            self._process.kill()
+
+
+@pytest.fixture(scope="session")
+def judge_processes() -> Iterator[None]:
+    """They end with the tests."""
+    yield
+    while Lent.idle:
+        Lent.idle.pop().close()
+
+
+@pytest.fixture(autouse=True)
+def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.loop.judges.JudgeProcess", Lent)
