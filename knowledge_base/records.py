@@ -180,6 +180,16 @@ class Measurement(Record):
     samples: tuple[float, ...] = ()
     status: str = "stable"  # stable | unstable | quarantined
 
+    @property
+    def processes(self) -> int:
+        """How many processes a measured time has samples of; 0 of a modelled one."""
+        return int(self.terms.get("processes", 1)) if self.kind == "measured" else 0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of a measured time that has one, in µs."""
+        return (self.terms["low"], self.terms["high"]) if {"low", "high"} <= set(self.terms) else None
+
     def over(self, other: Measurement) -> float:
         """This time ÷ the other one: below 1 where this one is faster."""
         self._like(other)
@@ -302,8 +312,13 @@ class Trial(Record):
         return self.pruned
 
     def timed(self, kind: Kind) -> Measurement | None:
-        """The trial's fastest time of one kind, if it has one that is not quarantined: what trials compare by."""
-        return min((m for m in self.measurements if m.kind == kind and m.status != "quarantined"), default=None)
+        """The trial's time of one kind, if it has one that is not quarantined: what trials compare by.
+
+        Of several the one of most processes, which says most; of equally many the fastest.
+        """
+        times = [m for m in self.measurements if m.kind == kind and m.status != "quarantined"]
+        most = max((m.processes for m in times), default=0)
+        return min((m for m in times if m.processes == most), default=None)
 
     @property
     def time(self) -> Measurement | None:

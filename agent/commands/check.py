@@ -268,7 +268,8 @@ def _kind(time: Measurement) -> str:
     if time.kind == "modelled":
         return time.kind
     status = "" if time.status == "stable" else f", {time.status}"
-    return f"measured, 95% {us(time.terms['low'])} to {us(time.terms['high'])}{status}"
+    low, high = time.interval or (time.us, time.us)
+    return f"measured, 95% {us(low)} to {us(high)}{status}"
 
 
 def _ratio(value: Any) -> str:

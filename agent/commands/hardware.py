@@ -30,7 +30,7 @@ def device_for(device: str, chip: Chip) -> str:
     ``auto`` is cuda where the machine has such a GPU.  Raises UserError for an unknown name and for a GPU that is
     another chip, EnvironmentLacks for ``cuda`` without a GPU.
     """
-    _check(device)
+    check_device(device)
     if device == "cpu":
         return "cpu"
     try:
@@ -47,18 +47,7 @@ def device_for(device: str, chip: Chip) -> str:
     raise UserError(f"--device cuda: kernels are for {chip.name}, and this machine has {card.product}", mend)
 
 
-def modelled_on(device: str) -> str:
-    """The device of a command that models times: ``cpu``.
-
-    Raises UserError for an unknown name, EnvironmentLacks for ``cuda``.
-    """
-    _check(device)
-    if device == "cuda":
-        what = "--device cuda: agent run does not use a GPU yet; agent check and agent search do"
-        raise EnvironmentLacks(what, CPU_INSTEAD)
-    return "cpu"
-
-
-def _check(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raises UserError for an unknown name."""
     if device not in DEVICES:
         raise UserError(f"--device {device}: no such device", f"There are {', '.join(DEVICES)}.")

@@ -16,6 +16,8 @@ from agent.progress import Bars, Lines, Progress
 from agent.proposers import Choice, choose, replayed
 from evaluator import toolchain
 from evaluator.confinement import containment
+from evaluator.replay import Runner
+from evaluator.timing import MODEL, Measured
 from knowledge_base import browse
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
@@ -25,7 +27,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import chip_for, modelled_on
+from .hardware import check_device, chip_for, device_for
 
 
 def run(
@@ -56,7 +58,7 @@ def run(
         )
     if resume and (target or shape):
         raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
-    where = modelled_on(device)
+    check_device(device)
     _toolchain()
     asked = RunOptions(
         target=target,
@@ -86,22 +88,23 @@ def run(
             _say_recorded(store, done["id"], asked, err)
             return code
         if resume:
-            begun = _resume(store, resume, asked)
+            begun = _resume(store, resume, asked, device)
         elif replay:
-            begun = _begin_replay(store, asked, gpu, where, seed)
+            begun = _begin_replay(store, asked, gpu, device, seed)
         else:
-            begun = _begin(store, asked, gpu, where)
-        run_id, asked, chip, choice, graph, folder = begun
+            begun = _begin(store, asked, gpu, device)
+        run_id, asked, chip, where, choice, graph, folder = begun
         held = containment()
         progress, shown = _progress(err)
         try:
-            with shown:
+            with shown, Runner() if where == "cuda" else nullcontext() as runner:
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
                 progress.say(f"kernels by the {choice.by}: {choice.why}")
                 progress.say(f"candidates are contained: {held.level.value}{held.short_of}")
                 if choice.name != "synthesizer":
                     progress.say(held.says)
-                summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress)
+                timer = MODEL if runner is None else Measured(runner, asked.seed)
+                summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress, timer, runner)
         except KeyboardInterrupt:
             err.print(
                 f"\ninterrupted; nothing is lost. Go on with:\n  agent run --resume {run_id}"
@@ -176,17 +179,18 @@ def _say_recorded(store: Store, run_id: str, asked: RunOptions, err: Any) -> Non
         err.print(recordings.write(store, run_id, asked.record), markup=False, soft_wrap=True)
 
 
-Begun = tuple[str, RunOptions, Chip, Choice, Graph, RunFolder]
+Begun = tuple[str, RunOptions, Chip, str, Choice, Graph, RunFolder]  # the string before Choice: cpu or cuda
 
 
 def _begin(store: Store, asked: RunOptions, gpu: str | None, device: str) -> Begun:
     """A new run: everything that can be wrong is found before anything is stored."""
     chip = chip_for(gpu)
+    where = device_for(device, chip)
     choice = _choice(store, asked)
     if asked.record and choice.model is None:
         raise UserError(f"--record {asked.record}: the {choice.name} asks no language model", "Leave --record out.")
     target = load_target(asked.target, dict(asked.shape))
-    return _started(store, asked, chip, choice, target.graph, target.notes, device)
+    return _started(store, asked, chip, where, choice, target.graph, target.notes)
 
 
 def _begin_replay(store: Store, asked: RunOptions, gpu: str | None, device: str, seed: int | None) -> Begun:
@@ -205,17 +209,18 @@ def _begin_replay(store: Store, asked: RunOptions, gpu: str | None, device: str,
         rounds=asked.rounds or recording.rounds,
         seed=recording.seed if seed is None else seed,
     )
-    return _started(store, asked, chip_for(gpu or recording.chip), replayed(recording), graph, notes, device)
+    chip = chip_for(gpu or recording.chip)
+    return _started(store, asked, chip, device_for(device, chip), replayed(recording), graph, notes)
 
 
 def _started(
     store: Store,
     asked: RunOptions,
     chip: Chip,
+    device: str,
     choice: Choice,
     graph: Graph,
     notes: Sequence[str],
-    device: str,
 ) -> Begun:
     """The run, stored, and its folder."""
     run_id = new_id(asked.target)
@@ -235,15 +240,21 @@ def _started(
     folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
     for note in notes:
         folder.log(f"note: {note}")
-    return run_id, asked, chip, choice, graph, folder
+    return run_id, asked, chip, device, choice, graph, folder
 
 
-def _resume(store: Store, run_id: str, asked: RunOptions) -> Begun:
+def _resume(store: Store, run_id: str, asked: RunOptions, device: str) -> Begun:
     """A run that stopped: its target as it was, its options; rounds, minutes and jobs as they are asked for now.
 
-    What it may spend in all stays, unless that is asked for anew, too.
+    What it may spend in all stays, unless that is asked for anew, too.  It goes on where it began, with or without a
+    GPU: times of both kinds do not compare.
     """
     path = find_run(run_id)
+    before = store.run(path.name)
+    if device not in ("auto", before.device):
+        raise UserError(f"--device {device}: the run began on {before.device}", "Leave --device out.")
+    chip = chip_for(before.chip)
+    where = device_for(before.device, chip)
     folder = RunFolder(path.name)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
@@ -262,7 +273,7 @@ def _resume(store: Store, run_id: str, asked: RunOptions) -> Begun:
         raise
     graph = parse((path / "target.snf").read_text(encoding="utf-8"), record.target)
     folder.log("resumed")
-    return path.name, options, chip_for(record.chip), choice, graph, folder
+    return path.name, options, chip, where, choice, graph, folder
 
 
 def _choice(store: Store, options: RunOptions) -> Choice:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agent.progress import Progress
 from agent.proposers import Proposer
 from evaluator.plans import Plans
+from evaluator.replay import Runner
 from evaluator.timing import Timer
 from knowledge_base.chips import Chip
 from knowledge_base.store import Store
@@ -40,6 +41,7 @@ class RunContext:
     plans: Plans  # of all trials of the run
     proposers: tuple[Proposer, ...]  # one after another, each until it has no more or its rounds are over
     timer: Timer  # times of its kind are what the run compares by
+    runner: Runner | None  # the GPU's, where the run has one
     chip: Chip
     evaluator: str
     seed: int

@@ -1,4 +1,7 @@
-"""A pool of judge processes, so that tasks are judged at once; the loop never imports torch."""
+"""A pool of judge processes, so that tasks are judged at once, and the GPU that confirms what they call correct.
+
+The loop itself never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Self
 from evaluator.confinement import containment
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
+from evaluator.replay import Runner, confirmed
 from knowledge_base.chips import Chip
 from knowledge_base.records import Trial
 from knowledge_base.snf.task import Decomposition, Task
@@ -19,12 +23,15 @@ from knowledge_base.snf.task import Decomposition, Task
 class Judges:
     """Up to ``count`` judge processes; a context manager.  A call takes one that is free, or waits for it.
 
+    runner: a GPU's, which the pool ends with its own processes; what is correct is confirmed there.
+
     One is there from the start, and imports torch while the loop reads and searches; the others are started when they
     are needed.  Calls raise EnvironmentLacks where a process cannot start, and all of them once the pool was stopped.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, runner: Runner | None = None) -> None:
         self._count, self._stopped = count, False
+        self._runner = runner
         self._lock = threading.Lock()
         self._free: queue.SimpleQueue[JudgeProcess] = queue.SimpleQueue()
         self._all = [JudgeProcess()]
@@ -37,9 +44,12 @@ class Judges:
             self._free.put(process)
 
     def judge(self, trial: Trial, task: Task, chip: Chip, plans: Plans, seed: int) -> Trial:
-        """As :func:`evaluator.judging.judgement.judge`; blocks."""
+        """As :func:`evaluator.judging.judgement.judge`, then as :func:`evaluator.replay.confirm.confirmed`; blocks."""
         with self._one() as process:
-            return process.judge(trial, task, chip, plans=plans, seed=seed)
+            judged = process.judge(trial, task, chip, plans=plans, seed=seed)
+            if self._runner is None:
+                return judged
+            return confirmed(judged, task, chip, plans, self._runner, process, seed)
 
     def judge_composed(
         self,
@@ -60,6 +70,8 @@ class Judges:
             self._stopped = True
             for process in self._all:
                 process.kill()
+            if self._runner is not None:
+                self._runner.close()
 
     def __enter__(self) -> Self:
         return self

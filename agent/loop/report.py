@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 MODELLED = "Times are modelled, not measured: a roofline with waves, occupancy and spills (docs/model.md)."
-MEASURED = "Times are measured; those marked ~ are modelled (docs/model.md)."
+MEASURED = "Times are measured (docs/measuring.md), with 95% intervals; those marked ~ are modelled (docs/model.md)."
 
 
 def final_table(run: Document, out: Console) -> None:
@@ -42,7 +42,7 @@ def final_table(run: Document, out: Console) -> None:
             kernel, error = task["kernel"][:7], ratio(task["error"])
         else:
             kernel, error = "-", "-"  # the status is said in words below
-        times = (us(task["us"], task["kind"]), us(task["floor_us"]), _percent(task["share"]))
+        times = (_time(task), us(task["floor_us"]), _percent(task["share"]))
         made.add_row(escape(name), kernel, escape(task["fusion"]), error, *times)
     out.print()
     out.print(made)
@@ -61,7 +61,10 @@ def final_table(run: Document, out: Console) -> None:
 
 
 def _totals(run: Document) -> str:
-    lines = ["error: RMS over PyTorch's own; ~ modelled; µs and floor of one call"]
+    marks = "~ modelled"
+    if any(task.get("stability") == "unstable" for task in run["tasks"]):
+        marks += ", ? unstable"
+    lines = [f"error: RMS over PyTorch's own; {marks}; µs and floor of one call"]
     if run["total_us"] is not None:
         kind = next((task["kind"] for task in run["tasks"] if task["kind"]), "")
         total = f"{us(run['total_us'], kind)} µs, floor {us(run['total_floor_us'])} µs"
@@ -73,8 +76,21 @@ def _totals(run: Document) -> str:
     return "\n".join(lines)
 
 
+def _time(task: Document) -> str:
+    """A task's time; ``?`` behind one whose interval stayed too wide."""
+    return us(task["us"], task["kind"]) + ("?" if task.get("stability") == "unstable" else "")
+
+
 def ratio(value: float | None) -> str:
     return "exact" if value is None else f"{value:.2f}×"
+
+
+def _interval(task: Document) -> str:
+    """The 95% interval of a measured time, and of how many processes it is."""
+    if not task.get("interval_us"):
+        return ""
+    low, high = task["interval_us"]
+    return f" ({us(low)} to {us(high)}, {task['processes']} processes)"
 
 
 def _percent(value: float | None) -> str:
@@ -102,7 +118,7 @@ def markdown(run: Document, versions: dict[str, str]) -> str:
             f"`{t['kernel'][:12]}`" if t["correct"] else f"**{t['status']}**",
             t["fusion"],
             ratio(t["error"]) if t["correct"] else "-",
-            us(t["us"], t["kind"]),
+            _time(t) + _interval(t),
             us(t["floor_us"]),
             _percent(t["share"]),
             f"`{pairs(t['configuration'])}`" if t["correct"] else "",

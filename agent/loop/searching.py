@@ -1,10 +1,11 @@
 """Configuration search: every configuration of one candidate file, compiled for a chip, timed and ranked.
 
-The axes of the file span a product; where it is larger than the limit, a seeded quasi-random part of it is looked at
-(the default, its neighbours along one axis, then Halton points).  Each configuration is traced, priced by the model
-with an *ideal* cubin, and compiled in order of that price.  As no real cubin is faster than the ideal one, what is
-priced more than PRUNE times the best modelled time so far is not compiled: it cannot win.  Spilling and unlaunchable
-configurations are kept with their reason, behind all others.
+The axes of the file span a product.  By modelled times, a seeded quasi-random part of one that is larger than the limit
+is looked at (the default, its neighbours along one axis, then Halton points): each configuration is traced, priced by
+the model with an *ideal* cubin, and compiled in order of that price.  By measured times a sampler chooses, a batch at a
+time (:mod:`.sampling`), and the next batch is compiled while one is on the GPU.  As no real cubin is faster than the
+ideal one, what is priced more than PRUNE times the best time so far is not compiled: it cannot win.  Spilling and
+unlaunchable configurations are kept with their reason, behind all others.
 
 What comes out is a trial of each configuration, with a modelled time, and with the timer's where that is another kind;
 those are ranked by the timer's.  It says nothing about right or wrong: that is the judge's.
@@ -15,9 +16,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +38,14 @@ from knowledge_base.snf.task import Task
 
 from .context import RunStopped
 from .enumeration import configurations, listed
+from .sampling import Sampler
 
 LIMIT = 64  # configurations looked at unless told
 PRUNE = 1.1  # the ideal price may be this much above the best time before a configuration is given up
 CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
+POOL = 4096  # configurations that a sampler chooses from
+BATCH = 8  # that it chooses at a time
 ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
 
@@ -108,12 +112,18 @@ def search(
         refused = begin(candidate, task, chip).fuller(verdict=finished(axes, candidate.source))
         return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
     total = math.prod(len(values) for values in axes.values())
-    chosen = list(configurations(axes, limit, first, seed))
+    measures = timer.kind == "measured"
+    chosen = list(configurations(axes, max(limit, POOL) if measures else limit, first, seed))
+    warm = len(listed(first, axes))
     deadline = math.inf if seconds is None else started + seconds
-    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, plans, progress, len(chosen), deadline)
+    expected = min(limit, len(chosen))
+    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, plans, progress, expected, deadline)
     verdict: Verdict | None = None
     try:
-        run.go(run.trace(chosen), len(listed(first, axes)))
+        if measures:
+            run.sample(chosen, Sampler(chosen, warm + 1, seed))  # behind the warm ones is the default
+        else:
+            run.go(run.trace(chosen), warm)
     except (UserError, RunStopped):  # this machine lacks something, or the caller has seen enough
         raise
     except Exception as error:
@@ -127,7 +137,7 @@ def search(
         kind=timer.kind,
         trials=tuple(sorted(run.trials, key=lambda trial: _order(trial, timer.kind))),
         total=total,
-        left_out=total - len(chosen),
+        left_out=total - len(run.trials) if measures else total - len(chosen),
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
     )
@@ -149,18 +159,18 @@ class _Search:
         self.trials: list[Trial] = []
         self.plans = Plans() if plans is None else plans
         self.seen: dict[str, Any] = {}  # bytecode hash → Compiled or Verdict
-        self.best = math.inf  # µs by the model, whatever the timer's kind: ideal prices are the model's, too
+        self.best = math.inf  # µs by the timer
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
-        modelled = trial.timed("modelled")
-        if trial.standing == "ranked" and modelled is not None:
-            self.best = min(self.best, modelled.us)
+        time = trial.timed(self.timer.kind)
+        if trial.standing == "ranked" and time is not None:
+            self.best = min(self.best, time.us)
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
 
     def trace(self, chosen: Sequence[dict[str, Any]]) -> list[Trial]:
-        """A trial with its plan for each configuration, a batch a child; what the tracer refuses is decided here."""
+        """A trial for each configuration, a batch a child: with its plan, or with the tracer's verdict."""
         batches = [chosen[i : i + TRACES_PER_CHILD] for i in range(0, len(chosen), TRACES_PER_CHILD)]
 
         def batch(some: Sequence[dict[str, Any]]) -> list[Traced | Verdict]:
@@ -170,15 +180,15 @@ class _Search:
         with ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(batches)))) as pool:
             answers = [answer for part in pool.map(batch, batches) for answer in part]
         default = begin(self.candidate, self.task, self.chip)
-        good: list[Trial] = []
+        made: list[Trial] = []
         for axes, answer in zip(chosen, answers, strict=True):
             trial = default.fuller(configuration=axes)
             if isinstance(answer, Verdict):
-                self.decide(trial.fuller(verdict=answer))
+                made.append(trial.fuller(verdict=answer))
                 continue
             self.plans.put(answer)
-            good.append(trial.fuller(plans=(answer.digest,)))
-        return good
+            made.append(trial.fuller(plans=(answer.digest,)))
+        return made
 
     def go(self, trials: Sequence[Trial], warm: int) -> None:
         """Prices, prunes, compiles and models; the first ``warm`` configurations go first.
@@ -188,17 +198,13 @@ class _Search:
         """
         priced: list[tuple[int, float, int, Trial]] = []
         turns: dict[float, int] = {}
-        for i, trial in enumerate(trials):
-            one = self.plans.of(trial)[0]
-            why = self.refused(one) or self.too_large(one)
-            if isinstance(why, Verdict):
-                self.decide(trial.fuller(verdict=finished(why, self.candidate.source)))
-            elif why:
-                self.decide(trial.fuller(pruned=why))
-            else:
-                price = self.ideal(one)
-                turns[price] = turns.get(price, 0) + 1
-                priced.append((0 if i < warm else turns[price], price, i, trial))
+        for i, trial in enumerate(map(self.readable, trials)):
+            if trial.verdict is not None or trial.pruned:
+                self.decide(trial)
+                continue
+            price = self.ideal(self.plans.of(trial)[0])
+            turns[price] = turns.get(price, 0) + 1
+            priced.append((0 if i < warm else turns[price], price, i, trial))
         priced.sort(key=lambda p: p[:3])
         while priced:
             chunk: list[Trial] = []
@@ -213,12 +219,69 @@ class _Search:
             for trial in chunk:
                 self.decide(self.compiled(trial))
 
+    def sample(self, chosen: Sequence[dict[str, Any]], sampler: Sampler) -> None:
+        """Tries what the sampler asks for, as many as are expected, and tells it what they took.
+
+        A batch is on the GPU while the next one is traced and compiled; that was asked for before its times are known.
+        """
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile") as pool:
+            asked = 0
+            batches: deque[Future[list[tuple[int, Trial]]]] = deque()
+            while True:
+                while len(batches) < 2 and not self.late and (count := min(self.batch, self.expected - asked)) > 0:
+                    places = sampler.ask(count)
+                    if not places:
+                        break
+                    asked += len(places)
+                    batches.append(pool.submit(self.prepared, places, [chosen[place] for place in places]))
+                if not batches:
+                    return
+                for place, trial in batches.popleft().result():
+                    done = trial if trial.verdict is not None or trial.pruned else self.compiled(trial)
+                    self.decide(done)
+                    time = done.timed(self.timer.kind)
+                    sampler.tell(place, math.inf if time is None else time.us)
+
+    @property
+    def batch(self) -> int:
+        return max(BATCH, self.jobs)
+
+    @property
+    def late(self) -> bool:
+        """Whether nothing new is to be begun; the first batch always is."""
+        return bool(self.trials) and time.monotonic() > self.deadline
+
+    def prepared(self, places: Sequence[int], some: Sequence[dict[str, Any]]) -> list[tuple[int, Trial]]:
+        """Their trials, compiled, but for what is refused or pruned."""
+        trials = []
+        for trial in map(self.readable, self.trace(some)):
+            hopeless = (
+                "" if trial.verdict is not None or trial.pruned else self.too_slow(self.ideal(self.plans.of(trial)[0]))
+            )
+            trials.append(trial.fuller(pruned=hopeless) if hopeless else trial)
+        self.compile([trial for trial in trials if trial.verdict is None and not trial.pruned])
+        return list(zip(places, trials, strict=True))
+
+    def readable(self, trial: Trial) -> Trial:
+        """The trial, with a verdict where its Tile IR cannot be read, pruned where no chip could run it."""
+        if trial.verdict is not None:
+            return trial
+        one = self.plans.of(trial)[0]
+        why = self.refused(one) or self.too_large(one)
+        if isinstance(why, Verdict):
+            return trial.fuller(verdict=finished(why, self.candidate.source))
+        return trial.fuller(pruned=why) if why else trial
+
     def hopeless(self, price: float) -> str:
         """Why a configuration of this ideal price need not be compiled; empty if it should be."""
-        if price > PRUNE * self.best:
-            return f"an ideal cubin would take {price:.1f} µs by the model, another configuration takes {self.best:.1f}"
         if self.seen and time.monotonic() > self.deadline:
             return "the time allowed for the search was over"
+        return self.too_slow(price)
+
+    def too_slow(self, price: float) -> str:
+        """Why a configuration of this ideal price can't win; empty if it can."""
+        if price > PRUNE * self.best:
+            return f"an ideal cubin would take {price:.1f} µs by the model, another configuration takes {self.best:.1f}"
         return ""
 
     def refused(self, one: Launchable) -> Verdict | None:

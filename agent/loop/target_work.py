@@ -22,6 +22,7 @@ from agent.progress import Progress
 from agent.proposers import Choice, Workplace, snf_file
 from evaluator.compile import cores
 from evaluator.plans import Plans
+from evaluator.replay import Runner
 from evaluator.timing import MODEL, Timer, floor_us
 from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
@@ -37,6 +38,7 @@ from . import report
 from .compose import LABEL, compose
 from .conclude import operations
 from .context import RunContext, RunStopped
+from .finals import finals
 from .judges import Judges
 from .model_use import ModelUse, model_use
 from .rundir import RunFolder
@@ -89,9 +91,12 @@ def run(
     folder: RunFolder,
     progress: Progress,
     timer: Timer = MODEL,
+    runner: Runner | None = None,
 ) -> RunSummary:
     """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
 
+    timer: what kernels are compared by.  runner: the GPU's, where there is one: what the judge calls correct is
+    confirmed there, and winners are measured again in fresh processes.  It is closed in the end.
     The run must have been started (or resumed) in ``store``.  On KeyboardInterrupt it is left resumable.
     """
     start = time.monotonic()
@@ -100,15 +105,19 @@ def run(
     jobs = options.jobs or cores()
     stopping = threading.Event()
     with ExitStack() as stack:
-        judges = stack.enter_context(Judges(min(jobs, len(decomposition.tasks))))  # first: a process takes a second
+        at_once = min(jobs, len(decomposition.tasks))
+        judges = stack.enter_context(Judges(at_once, runner))  # first: a process takes a second
         store.record_tasks(task for plan in plans.values() for task in plan.tasks)
         _write_plans(folder, plans, chip)
-        context = _context(run_id, options, chip, choice, store, folder, judges, timer, progress, stopping, jobs)
-        context = replace(context, at_once=jobs, slots=threading.Semaphore(jobs))
+        context = _context(run_id, options, chip, choice, store, folder, judges, timer, runner, progress, stopping)
+        context = replace(
+            context, at_once=at_once, slots=threading.Semaphore(at_once), jobs=max(1, cores() // at_once),
+            search_seconds=SEARCH_SECONDS * jobs,
+        )  # fmt: skip
         works = _works(context, decomposition)
         progress.begin([*(w.label for w in works), LABEL])
         try:
-            results = _work(works, context)
+            results = finals(context, works, _work(works, context))
             composed = _composed(context, options.target, decomposition, works, results)
             good = all(r.correct for r in results) and composed is not None and composed.correct
         except KeyboardInterrupt:
@@ -121,7 +130,7 @@ def run(
         id=run_id,
         target=options.target,
         chip=chip.name,
-        device="cpu",
+        device="cpu" if runner is None else "cuda",
         proposer=choice.name,
         why=choice.why,
         status="done" if good else "incomplete",
@@ -170,9 +179,9 @@ def _context(
     folder: RunFolder,
     judges: Judges,
     timer: Timer,
+    runner: Runner | None,
     progress: Progress,
     stopping: threading.Event,
-    jobs: int,
 ) -> RunContext:
     minutes = options.budget_minutes
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -193,13 +202,14 @@ def _context(
         plans=Plans(store),
         proposers=choice.proposers(place),
         timer=timer,
+        runner=runner,
         chip=chip,
         evaluator=evaluator_version(),
         starts_alone=choice.name == REPLAY,
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
-        jobs=max(1, cores() // jobs),
-        search_seconds=SEARCH_SECONDS * jobs,
+        jobs=1,
+        search_seconds=SEARCH_SECONDS,
         progress=progress,
         deadline=deadline,
         stopping=stopping,

@@ -28,6 +28,7 @@ from .searching import search
 from .summary import Effort, TaskResult
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
+TRIED = 60  # configurations of a candidate that are compiled and measured, where there is a GPU
 LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
@@ -178,12 +179,15 @@ class TaskWork:
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
         first = [*self.promising, *(trial.configuration for trial in known)]
+        limit = LOOKED_AT if context.timer.kind == "modelled" else TRIED
+        if context.deadline is not None:
+            limit = max(1, int(min(limit, LOOKS_A_SECOND * seconds)))
         found = search(
             candidate,
             self.task,
             context.chip,
             jobs=context.jobs,
-            limit=max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds))) if context.deadline is not None else LOOKED_AT,
+            limit=limit,
             first=first,
             seconds=seconds,
             timer=context.timer,

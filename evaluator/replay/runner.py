@@ -10,9 +10,11 @@ kernel; the next call has a new process, and a known answer has said that the GP
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from evaluator.confinement import FreshPython
@@ -20,8 +22,10 @@ from evaluator.judging import Rejected
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Stage, Status, Verdict
 
+from .turn import turn
 from .wire import FAULT, LACKS, RAISED, RESULT
 
+CUDA = "evaluator.replay.device:CudaDevice"
 START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy machine more
 KNOWN_ANSWER_S = 30.0
 DOCTOR = "`agent doctor` says what is missing."
@@ -34,7 +38,7 @@ class Runner:
     Threads may share one: a call waits for those before it.
     """
 
-    def __init__(self, make: str = "evaluator.replay.device:CudaDevice", *arguments: Any) -> None:
+    def __init__(self, make: str = CUDA, *arguments: Any) -> None:
         self._make = (make, arguments)
         self._closed = False
         self._lock = threading.Lock()
@@ -53,7 +57,7 @@ class Runner:
         seconds: after which the process is ended.  Raises Rejected for a kernel that faults or does not end,
         EnvironmentLacks without a GPU, with one that does not work any more, and once the runner was closed.
         """
-        with self._lock:
+        with self._lock, self._turn():
             self._ready()
             try:
                 answer = self._asked(question, arguments, seconds)
@@ -71,6 +75,11 @@ class Runner:
                 raise body
             return body
 
+    def another(self) -> Runner:
+        """A new runner on the same device: a fresh process, which starts while the caller goes on."""
+        make, arguments = self._make
+        return Runner(make, *arguments)
+
     def close(self) -> None:
         """Ends the process.  May be called twice, from any thread."""
         self._closed = True
@@ -85,6 +94,14 @@ class Runner:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """Runners on one GPU take turns, those of another run, too."""
+        make, arguments = self._make
+        if make != CUDA:
+            return contextlib.nullcontext()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(os.sep, "_")
+        return turn(f"gpu{''.join(map(str, arguments))}-{visible}", lambda: self._closed)
 
     def _start(self) -> None:
         self._python = FreshPython("evaluator.replay.runner_server")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .intervals import ratio as ratio
     from .model import floor_us as floor_us
     from .model import modelled as modelled
+    from .remeasure import PROCESSES as PROCESSES
+    from .remeasure import remeasured as remeasured
     from .timer import MODEL as MODEL
     from .timer import Known as Known
     from .timer import Modelled as Modelled
@@ -25,6 +27,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         clock=["Measured", "measured"],
+        remeasure=["PROCESSES", "remeasured"],
         intervals=["Interval", "median", "ratio"],
         model=["floor_us", "modelled"],
         timer=["MODEL", "Known", "Modelled", "Timer", "timed"],

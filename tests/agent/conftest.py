@@ -29,6 +29,10 @@ class Lent:
         with self._judging:
             return self._process.judge_composed(*arguments, **options)
 
+    def agreement(self, *arguments: Any) -> Any:
+        with self._judging:
+            return self._process.agreement(*arguments)
+
     def wait(self) -> None:
         self._process.wait()
 

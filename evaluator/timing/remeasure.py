@@ -1,0 +1,98 @@
+"""The time of what has won: samples of several fresh processes.
+
+A process differs from the next in where its memory lies and in what its GPU context holds, so samples of one say
+nothing of others: a search ranks by them, and what it found is measured again here before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from evaluator.judging import Rejected, finished
+from evaluator.plans import Plans
+from evaluator.replay import Runner, cubins_of
+from kernels_generated.runtime import Launchable
+from knowledge_base.chips import chip
+from knowledge_base.records import Measurement, Trial, Verdict
+from knowledge_base.snf.task import Task
+
+from .clock import QUESTION_S, ROUNDS, measured
+
+PROCESSES = 5
+MOST = 10  # where an interval is too wide
+
+
+def remeasured(
+    trials: Sequence[tuple[Trial, Task]],
+    plans: Plans,
+    runner: Runner,
+    seed: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Trial]:
+    """The trials, each with a time of PROCESSES new processes, or the verdict of one that is not right in one of them.
+
+    The processes start together, and measure one after another once all are there: nothing else happens on the GPU.
+    runner: says how they are made; it rests meanwhile.  A time whose interval is too wide is measured in as many again,
+    then it is ``unstable``.  Raises EnvironmentLacks where the GPU cannot be used.
+    """
+    finals = [_Final(trial, task, *_compiled(trial, plans)) for trial, task in trials]
+    number = 0
+    while number < MOST and (under_way := [one for one in finals if one.open]):
+        with ExitStack() as stack:
+            processes = [stack.enter_context(runner.another()) for _ in range(PROCESSES)]
+            for process in processes:
+                _ = process.description  # waits until it has its device
+            for process in processes:
+                number += 1
+                say(f"process {number}")
+                for one in under_way:
+                    one.sample(process, seed + number)
+    return [one.result for one in finals]
+
+
+@dataclass
+class _Final:
+    """A trial that is measured: what runs, the samples of each process so far, why no more are taken."""
+
+    trial: Trial
+    task: Task
+    plan: Launchable
+    cubins: dict[str, bytes]
+    samples: list[list[float]] = field(default_factory=list)
+    rejected: Verdict | None = None
+
+    @property
+    def open(self) -> bool:
+        if self.rejected is not None:
+            return False
+        return len(self.samples) < PROCESSES or self.time.status == "unstable"
+
+    @property
+    def time(self) -> Measurement:
+        return measured(self.samples, self.task, self.trial.shape, chip(self.trial.chip))
+
+    @property
+    def result(self) -> Trial:
+        if self.rejected is not None:
+            return self.trial.fuller(verdict=finished(self.rejected, self.trial.candidate.source))
+        return self.trial.fuller(measurements=(*self.trial.measurements, self.time))
+
+    def sample(self, process: Runner, seed: int) -> None:
+        if self.rejected is not None:
+            return
+        asked = (self.task, [(self.plan, self.cubins)], chip(self.trial.chip), seed, ROUNDS)
+        try:
+            (samples,) = process.call("raced", *asked, seconds=QUESTION_S)
+        except Rejected as rejected:
+            self.rejected = rejected.verdict
+        else:
+            self.samples.append(samples)
+
+
+def _compiled(trial: Trial, plans: Plans) -> tuple[Launchable, dict[str, bytes]]:
+    plan = plans.of(trial)[0]
+    cubins = cubins_of([plan], chip(trial.chip))
+    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
+    return plan, cubins

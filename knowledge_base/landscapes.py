@@ -1,0 +1,52 @@
+"""Measured landscapes that ship: what every configuration of a kernel took on one GPU, in one session.
+
+``h200_product``: the whole spaces of files that the synthesizer wrote (:func:`landscape_sources` has them).
+``h200_sweeps``: kernels written by hand, of which the axes' values are all that is left; parts of their spaces.
+Both by the method of docs/measuring.md but for fresh processes (medians of 9 to 12 samples; cuda-tile 1.7.0,
+tileiras 13.4.92, torch 2.11; 21 and 27 November 2026).  Times say something of that chip alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from knowledge_base.records import Record
+
+LANDSCAPES = Path(__file__).with_name("seed") / "landscapes"
+
+
+class LandscapeRow(Record):
+    """task: what people call it; of an everyday task its name.  axes: the configuration.
+
+    source: the first eight digits of the file's digest, where there is a file.  yardstick_us: PyTorch's best single
+    call for the same work, sampled in turn.  error: relative L2 against float64.  status: ``correct``, or what is
+    wrong; then there is no time.
+    """
+
+    task: str
+    sizes: dict[str, int]
+    dtype: str
+    chip: str
+    axes: dict[str, Any]
+    us: float | None = None
+    status: str
+    source: str = ""
+    yardstick_us: float | None = None
+    error: float | None = None
+
+
+@functools.cache
+def landscape(name: str) -> tuple[LandscapeRow, ...]:
+    """The rows of ``h200_product`` or ``h200_sweeps``."""
+    lines = gzip.decompress((LANDSCAPES / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
+    return tuple(LandscapeRow.model_validate_json(line) for line in lines)
+
+
+@functools.cache
+def landscape_sources() -> dict[str, str]:
+    """The files of ``h200_product``, by the first eight digits of their digests."""
+    return dict(json.loads(gzip.decompress((LANDSCAPES / "h200_product_sources.json.gz").read_bytes())))

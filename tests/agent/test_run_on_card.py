@@ -1,0 +1,114 @@
+"""A run with a GPU, which is the emulated one here: what is judged is confirmed there, and times are its clock's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from device_double import DOUBLE
+from model_runs import ADD, Said
+
+from agent.cli import invoke
+from agent.loop import winners
+from agent.loop.rundir import RunFolder
+from agent.loop.summary import RunSummary
+from agent.loop.target_work import RunOptions, run
+from agent.proposers.choice import choose
+from evaluator.replay import Runner
+from evaluator.timing import Measured
+from kernels_generated.runtime.plan import Launchable
+from knowledge_base.chips import CHIPS, Chip
+from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.snf import parse
+from knowledge_base.store import RunRecord, Store
+
+PROCESSES = 2  # fresh ones: as many take turns on a GPU, here they would be long in starting
+SMALL = ADD.replace("256, 512", "16, 32")
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner's process finds the device beside the tests; a cubin is a bytecode, which the device reads."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr("agent.loop.task_work.TRIED", 3)
+    monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
+    monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)
+    for module in ("timing.clock", "timing.remeasure", "replay.confirm"):
+        monkeypatch.setattr(f"evaluator.{module}.cubins_of", bytecodes)
+
+
+def bytecodes(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes]:
+    return {digest: data for plan in plans for digest, data in plan.kernels.items()}
+
+
+def go(folder: Path, script: Mapping[str, object], name: str = "first", said: Said | None = None) -> RunSummary:
+    options = RunOptions("target", seed=1, jobs=1)
+    choice = choose("synthesizer", None)
+    with Store.open(str(folder / "kb.db")) as store, Runner(DOUBLE, {}, script) as runner:
+        store.start_run(RunRecord(name, "target", "h200", "cuda", choice.name, "running"))
+        where = RunFolder(name, folder)
+        try:
+            target, timer = parse(SMALL, "target"), Measured(runner, 1)
+            chip, progress = CHIPS["h200"], said or Said()
+            return run(name, options, target, chip, choice, store, where, progress, timer, runner)
+        finally:
+            where.close()
+
+
+def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = Said()
+    summary = go(tmp_path, {"clock": (40.0, 0.001)}, said=said)
+    (task,) = summary.tasks
+    assert (summary.status, summary.device, task.status) == ("done", "cuda", "correct")
+    assert task.time is not None
+    assert (task.time.kind, task.time.status, task.time.processes) == ("measured", "stable", PROCESSES)
+    assert task.time.us == pytest.approx(40.0, rel=0.02)
+    assert task.time.terms["low"] < task.time.us < task.time.terms["high"]
+    assert len(task.time.samples) == 16 * PROCESSES
+    assert task.trial is not None
+    assert task.trial.verdict is not None
+    assert {"normal, on the GPU", "on the GPU, full size", "GPU − emulator"} <= set(task.trial.verdict.numbers)
+    assert any("measuring 1 kernel in fresh processes" in line for line in said.lines)
+    report = (tmp_path / "first" / "report.md").read_text()
+    assert re.search(r"\| 40\.\d \(3\d\.\d to 4\d\.\d, 2 processes\) \|", report), report
+    (winner,) = winners.read(tmp_path / "first" / "winners" / task.task.name)["winners"]
+    assert (winner["kind"], winner["us"]) == ("measured", task.time.us)
+    assert invoke(["kb", "show", "first", "--json", "--db", str(tmp_path / "kb.db")]) == 0
+    shown = json.loads(capfd.readouterr().out)["summary"]["tasks"][0]
+    assert (shown["kind"], shown["us"], shown["processes"]) == ("measured", task.time.us, PROCESSES)
+
+    said = Said()
+    again = go(tmp_path, {"illegal-address": 0}, "second", said)  # nothing is launched a second time
+    assert again.tasks[0].time == task.time
+    assert not any("fresh processes" in line for line in said.lines)
+
+
+def test_a_kernel_that_is_wrong_on_the_card_is_no_winner(tmp_path: Path) -> None:
+    summary = go(tmp_path, {"off": 0})
+    (task,) = summary.tasks
+    assert (summary.status, task.correct, task.trial) == ("incomplete", False, None)
+    assert "on the GPU" in task.message
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        assert store.best(task.task.identity, "h200") == []
+
+
+def test_a_kernel_that_turns_wrong_in_a_fresh_process_is_no_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "another", lambda _: Runner(DOUBLE, {}, {"off": 0}))
+    summary = go(tmp_path, {})
+    (task,) = summary.tasks
+    assert (summary.status, task.correct, task.trial, task.time) == ("incomplete", False, None, None)
+    assert "on the GPU" in task.message
+
+
+def test_a_lost_gpu_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    lost = tmp_path / "lost"
+    with pytest.raises(EnvironmentLacks, match="gave no right answer"):
+        go(tmp_path, {"lost": str(lost), "dies": 3})
+    assert lost.exists()

@@ -1,0 +1,101 @@
+"""The sampler on measured landscapes: how soon it finds what is within 2% of the best; and a search by known times."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from agent.loop import searching
+from agent.loop.sampling import Sampler
+from agent.loop.searching import search
+from evaluator.timing import Known
+from evaluator.trace import read_axes
+from evaluator.trial import begin
+from knowledge_base.chips import chip
+from knowledge_base.landscapes import LandscapeRow, landscape, landscape_sources
+from knowledge_base.records import Candidate, Measurement
+from knowledge_base.snf.everyday import everyday
+
+H200 = chip("h200")
+TRIES = 60
+
+
+def spaces() -> list[tuple[LandscapeRow, ...]]:
+    """The rows of each space that is too large to be taken whole at once."""
+    found: dict[tuple[str, str, str], list[LandscapeRow]] = defaultdict(list)
+    for name in ("h200_product", "h200_sweeps"):
+        for row in landscape(name):
+            found[row.task, repr(row.sizes), row.source].append(row)
+    return [tuple(rows) for rows in found.values() if len(rows) >= 48]
+
+
+def tries(rows: Sequence[LandscapeRow], seed: int) -> int:
+    """How many configurations are tried, eight at a time, until one is within 2% of the best."""
+    axes = read_axes(landscape_sources()[rows[0].source]) if rows[0].source else {}
+    assert isinstance(axes, dict)
+    default = {name: values[0] for name, values in axes.items()}
+    rows = sorted(rows, key=lambda row: row.axes != default)
+    took = [math.inf if row.us is None else row.us for row in rows]
+    sampler = Sampler([row.axes for row in rows], int(rows[0].axes == default), seed)
+    asked: list[int] = []
+    while places := sampler.ask(8):
+        asked += places
+        for place in places:
+            sampler.tell(place, took[place])
+        if min(took[place] for place in asked) <= 1.02 * min(took):
+            break
+    assert len(set(asked)) == len(asked)
+    return len(asked)
+
+
+def test_what_is_within_2_percent_of_the_best_is_found_within_60_tries() -> None:
+    needed = {(rows[0].task, rows[0].source): sorted(tries(rows, seed) for seed in range(7)) for rows in spaces()}
+    assert len(needed) == 14  # two spaces of the sweeps are of one task at two shapes
+    assert all(of_space[3] <= 48 for of_space in needed.values()), needed
+    everyone = [one for of_space in needed.values() for one in of_space]
+    assert sum(one <= TRIES for one in everyone) >= 0.95 * len(everyone), needed
+
+
+def test_all_are_asked_for_once_and_what_fails_is_no_example() -> None:
+    all_of_them = [{"a": a, "b": b} for a in range(6) for b in range(6)]
+    sampler = Sampler(all_of_them, 1, seed=3)
+    order: list[int] = []
+    while places := sampler.ask(4):
+        order += places
+        for place in places:
+            one = all_of_them[place]
+            sampler.tell(place, math.inf if one["a"] == 5 else 10.0 + one["a"] + one["b"])
+    assert order[0] == 0
+    assert sorted(order) == list(range(36))
+    failed = [order.index(place) for place, one in enumerate(all_of_them) if one["a"] == 5]
+    assert sum(failed) / 6 > 22  # of 36, the first ten of which are drawn
+
+
+def test_a_search_by_known_times_tries_what_the_sampler_asks_for_and_finds_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [row for row in landscape("h200_product") if row.source == "126d9209"]
+    text, task = landscape_sources()["126d9209"], everyday("layernorm", **rows[0].sizes)
+    candidate = Candidate(source=text, task=task.identity)
+
+    def told(row: LandscapeRow) -> Measurement:
+        assert row.us is not None
+        return Measurement(kind="measured", chip="h200", us=row.us, floor_us=1.0)
+
+    timer = Known(begin(candidate, task, H200, row.axes).fuller(measurements=(told(row),)) for row in rows)
+    monkeypatch.setattr(searching, "BATCH", 4)
+    seen: list[int] = []
+    found = search(candidate, task, H200, timer=timer, limit=12, jobs=2, progress=lambda done, *_: seen.append(done))
+    assert found.best is not None
+    time = found.best.timed("measured")
+    assert time is not None
+    assert time.us <= 1.02 * min(row.us for row in rows if row.us is not None)
+    assert len(found.trials) == 12
+    assert (found.total, found.left_out, found.kind) == (16, 4, "measured")
+    assert seen == list(range(1, 13))
+    times = [trial.timed("measured") for trial in found.trials]
+    assert all(time is not None for time in times)
+    assert times == sorted(times, key=lambda time: time.us if time is not None else math.inf)
