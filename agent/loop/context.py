@@ -46,7 +46,7 @@ class RunContext:
     evaluator: str
     seed: int
     rounds: int  # of each proposer, for each task
-    jobs: int  # assemblers at once, for one task
+    cores: int  # for the assemblers of all tasks
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None
@@ -80,6 +80,11 @@ class RunContext:
     def part(self, label: str) -> float:
         """A task's part of what the unfinished tasks share, by weight."""
         return self.unfinished[label] / sum(tuple(self.unfinished.values()))  # others leave meanwhile
+
+    @property
+    def jobs(self) -> int:
+        """Assemblers at once, for one of the tasks that are under way now."""
+        return max(1, self.cores // max(1, min(self.at_once, len(self.unfinished))))
 
     @property
     def left(self) -> float:

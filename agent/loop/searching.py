@@ -3,7 +3,7 @@
 The axes of the file span a product.  By modelled times, a seeded quasi-random part of one that is larger than the limit
 is looked at (the default, its neighbours along one axis, then Halton points): each configuration is traced, priced by
 the model with an *ideal* cubin, and compiled in order of that price.  By measured times a sampler chooses, a batch at a
-time (:mod:`.sampling`), and the next batch is compiled while one is on the GPU.  As no real cubin is faster than the
+time (:mod:`.sampling`), and the next ones are compiled while one is on the GPU.  As no real cubin is faster than the
 ideal one, what is priced more than PRUNE times the best time so far is not compiled: it cannot win.  Spilling and
 unlaunchable configurations are kept with their reason, behind all others.
 
@@ -19,6 +19,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ PRUNE = 1.1  # the ideal price may be this much above the best time before a con
 CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
 POOL = 4096  # configurations that a sampler chooses from
-BATCH = 8  # that it chooses at a time
+BATCH = 4  # that it chooses at a time
+PREPARING = 3  # batches that are traced and compiled at once: with more, it chooses while it knows less
 ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
 
@@ -222,13 +224,16 @@ class _Search:
     def sample(self, chosen: Sequence[dict[str, Any]], sampler: Sampler) -> None:
         """Tries what the sampler asks for, as many as are expected, and tells it what they took.
 
-        A batch is on the GPU while the next one is traced and compiled; that was asked for before its times are known.
+        While a batch is on the GPU others are traced and compiled, which were asked for before its times are known.
         """
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile") as pool:
+        at_once = min(PREPARING, self.jobs)
+        self.jobs //= at_once  # of each batch
+        with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="compile") as pool, ExitStack() as stack:
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # where the run is stopped
             asked = 0
             batches: deque[Future[list[tuple[int, Trial]]]] = deque()
             while True:
-                while len(batches) < 2 and not self.late and (count := min(self.batch, self.expected - asked)) > 0:
+                while len(batches) <= at_once and not self.late and (count := min(BATCH, self.expected - asked)) > 0:
                     places = sampler.ask(count)
                     if not places:
                         break
@@ -241,10 +246,6 @@ class _Search:
                     self.decide(done)
                     time = done.timed(self.timer.kind)
                     sampler.tell(place, math.inf if time is None else time.us)
-
-    @property
-    def batch(self) -> int:
-        return max(BATCH, self.jobs)
 
     @property
     def late(self) -> bool:

@@ -111,7 +111,7 @@ def run(
         _write_plans(folder, plans, chip)
         context = _context(run_id, options, chip, choice, store, folder, judges, timer, runner, progress, stopping)
         context = replace(
-            context, at_once=at_once, slots=threading.Semaphore(at_once), jobs=max(1, cores() // at_once),
+            context, at_once=at_once, slots=threading.Semaphore(at_once),
             search_seconds=SEARCH_SECONDS * jobs,
         )  # fmt: skip
         works = _works(context, decomposition)
@@ -208,7 +208,7 @@ def _context(
         starts_alone=choice.name == REPLAY,
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
-        jobs=1,
+        cores=cores(),
         search_seconds=SEARCH_SECONDS,
         progress=progress,
         deadline=deadline,

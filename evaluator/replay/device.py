@@ -75,12 +75,17 @@ class CudaDevice(Driver):
         """
         clocks = [(self._call("cuEventCreate", 0), self._call("cuEventCreate", 0)) for _ in samples]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        self.synchronize(self.stream)
+        # torch.cuda.graph would collect garbage and empty PyTorch's pool first: a tenth of a second a contestant.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
             for (before, work), (start, end) in zip(samples, clocks, strict=True):
                 before()
                 self._event(start)
                 work()
                 self._event(end)
+        finally:
+            graph.capture_end()
         return CudaGraph(self, graph, clocks)
 
     def forget_persisting(self) -> None:

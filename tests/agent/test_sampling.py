@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import pytest
@@ -33,30 +33,34 @@ def spaces() -> list[tuple[LandscapeRow, ...]]:
 
 
 def tries(rows: Sequence[LandscapeRow], seed: int) -> int:
-    """How many configurations are tried, eight at a time, until one is within 2% of the best."""
+    """How many configurations are tried, as a search does, until one is within 2% of the best."""
     axes = read_axes(landscape_sources()[rows[0].source]) if rows[0].source else {}
     assert isinstance(axes, dict)
     default = {name: values[0] for name, values in axes.items()}
     rows = sorted(rows, key=lambda row: row.axes != default)
     took = [math.inf if row.us is None else row.us for row in rows]
     sampler = Sampler([row.axes for row in rows], int(rows[0].axes == default), seed)
-    asked: list[int] = []
-    while places := sampler.ask(8):
-        asked += places
-        for place in places:
+    told: list[int] = []
+    under_way: deque[list[int]] = deque()
+    while True:
+        while len(under_way) <= searching.PREPARING and (places := sampler.ask(searching.BATCH)):
+            under_way.append(places)
+        if not under_way:
+            raise AssertionError("all are tried, and none is the best")
+        for place in under_way.popleft():
             sampler.tell(place, took[place])
-        if min(took[place] for place in asked) <= 1.02 * min(took):
-            break
-    assert len(set(asked)) == len(asked)
-    return len(asked)
+            told.append(place)
+        if min(took[place] for place in told) <= 1.02 * min(took):
+            assert len(set(told)) == len(told)
+            return len(told)
 
 
 def test_what_is_within_2_percent_of_the_best_is_found_within_60_tries() -> None:
     needed = {(rows[0].task, rows[0].source): sorted(tries(rows, seed) for seed in range(7)) for rows in spaces()}
     assert len(needed) == 14  # two spaces of the sweeps are of one task at two shapes
-    assert all(of_space[3] <= 48 for of_space in needed.values()), needed
+    assert all(of_space[3] <= TRIES for of_space in needed.values()), needed  # the median
     everyone = [one for of_space in needed.values() for one in of_space]
-    assert sum(one <= TRIES for one in everyone) >= 0.95 * len(everyone), needed
+    assert sum(one <= TRIES for one in everyone) >= 0.9 * len(everyone), needed
 
 
 def test_all_are_asked_for_once_and_what_fails_is_no_example() -> None:
