@@ -366,7 +366,8 @@ class Trial(Record):
     def merged(self, later: Trial) -> Trial:
         """What this stored trial and a later look at the same thing say together.
 
-        A verdict replaces none, and a definite one replaces an unsure one; nothing else undoes a verdict.  A model
+        A verdict replaces none, a definite one an unsure one, and a GPU's the emulator's; nothing else undoes a
+        verdict.  A model
         gives one time (its version is part of the evaluator's), the first; measured times all stay.  Times of a launch
         plan that is not the one which was judged are not mixed in.
         """
@@ -382,7 +383,12 @@ class Trial(Record):
 
 
 def _certainty(trial: Trial) -> int:
-    return 0 if trial.verdict is None else 1 if trial.verdict.status in UNSURE else 2
+    """A verdict that a GPU confirmed replaces the emulator's alone, and what a GPU refuted replaces both."""
+    if trial.verdict is None:
+        return 0
+    if trial.verdict.stage is Stage.REPLAY:
+        return 3 if trial.verdict.correct else 4
+    return 1 if trial.verdict.status in UNSURE else 2
 
 
 class Answered(StrEnum):

@@ -9,6 +9,7 @@ from agent.console import count
 from evaluator.timing import PROCESSES, remeasured
 from knowledge_base.records import Trial
 
+from .compose import LABEL
 from .conclude import keep
 from .context import RunContext
 from .summary import TaskResult
@@ -28,7 +29,10 @@ def finals(context: RunContext, works: Sequence[TaskWork], results: Sequence[Tas
         return list(results)
     kernels = count(len(wanted), "kernel")
     context.progress.say(f"measuring {kernels} in fresh processes")
-    again = remeasured([(trial, work.task) for work, trial in wanted], context.plans, context.runner, context.seed)
+    again = remeasured(
+        [(trial, work.task) for work, trial in wanted], context.plans, context.runner, context.seed,
+        lambda now: context.progress.step(LABEL, 0.05, 1.0, f"measuring, {now}"),
+    )  # fmt: skip
     new: dict[str, Trial] = {trial.key: trial for trial in again}
     context.store.record(again, run=context.run, move="final")
     return [_with_times(context, work, result, new) for work, result in zip(works, results, strict=True)]

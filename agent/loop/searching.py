@@ -256,10 +256,9 @@ class _Search:
         """Their trials, compiled, but for what is refused or pruned."""
         trials = []
         for trial in map(self.readable, self.trace(some)):
-            hopeless = (
-                "" if trial.verdict is not None or trial.pruned else self.too_slow(self.ideal(self.plans.of(trial)[0]))
-            )
-            trials.append(trial.fuller(pruned=hopeless) if hopeless else trial)
+            if trial.verdict is None and not trial.pruned:
+                trial = trial.fuller(pruned=self.too_slow(self.ideal(self.plans.of(trial)[0])))
+            trials.append(trial)
         self.compile([trial for trial in trials if trial.verdict is None and not trial.pruned])
         return list(zip(places, trials, strict=True))
 

@@ -17,7 +17,7 @@ from agent.proposers import ProposalRequest, Proposer
 from evaluator.timing import floor_us
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.records import Candidate, Measurement, Trial
+from knowledge_base.records import Candidate, Measurement, Stage, Trial
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 
@@ -246,7 +246,7 @@ class TaskWork:
                 self.context.check_time()
             self.context.check_stopping()
             self.judged = True  # the best configuration of a task that was searched is judged, even if that is late
-            if trial.correct and self.context.plans.of(trial):
+            if trial.correct and self.context.plans.of(trial) and self.as_far_as_here(trial):
                 # The same evaluator judged this configuration at this shape before, so its verdict still holds.
                 self.context.store.record([trial], run=self.context.run, move=move, reused=True)
                 return trial
@@ -261,6 +261,10 @@ class TaskWork:
             heard.add(said)
             self.hear(judged)
         return None
+
+    def as_far_as_here(self, trial: Trial) -> bool:
+        """Whether a stored verdict was reached where this run's would be: on a GPU, if it has one."""
+        return self.context.runner is None or (trial.verdict is not None and trial.verdict.stage is Stage.REPLAY)
 
     def judge(self, trial: Trial, move: str) -> Trial:
         """The trial with its verdict, recorded."""

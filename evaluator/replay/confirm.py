@@ -16,7 +16,7 @@ from evaluator.plans import Plans
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.compiler_faults import FAULT_OF_COMPILER
-from knowledge_base.records import Finding, Status, Trial, Verdict
+from knowledge_base.records import Finding, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .runner import Runner
@@ -53,7 +53,7 @@ def confirmed(
         numbers |= {f"{name}, {GPU}": figures for name, figures in small.items()}
         numbers[GPU_FULL_SIZE] = full["normal"]
         numbers[GPU_EMULATOR] = judges.agreement(task, launchables, chip, seed, made)
-        verdict = trial.verdict.model_copy(update={"numbers": numbers})
+        verdict = trial.verdict.model_copy(update={"numbers": numbers, "stage": Stage.REPLAY})
     except Rejected as rejected:
         verdict = finished(_disagrees(rejected.verdict, trial.verdict.findings), trial.candidate.source)
     return trial.fuller(verdict=verdict, seconds=trial.seconds + time.monotonic() - started)

@@ -17,12 +17,16 @@ from agent.loop.rundir import RunFolder
 from agent.loop.summary import RunSummary
 from agent.loop.target_work import RunOptions, run
 from agent.proposers.choice import choose
+from agent.proposers.synthesizer import synthesize
+from evaluator.judging import JudgeProcess
+from evaluator.plans import Plans
 from evaluator.replay import Runner
 from evaluator.timing import Measured
+from evaluator.trial import begin
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.chips import CHIPS, Chip
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.snf import parse
+from knowledge_base.snf import decompose, parse
 from knowledge_base.store import RunRecord, Store
 
 PROCESSES = 2  # fresh ones: as many take turns on a GPU, here they would be long in starting
@@ -105,6 +109,30 @@ def test_a_kernel_that_turns_wrong_in_a_fresh_process_is_no_winner(
     (task,) = summary.tasks
     assert (summary.status, task.correct, task.trial, task.time) == ("incomplete", False, None, None)
     assert "on the GPU" in task.message
+    with Store.open(str(tmp_path / "kb.db")) as store:  # where it was correct before
+        assert store.best(task.task.identity, "h200") == []
+
+
+def test_what_was_judged_without_a_gpu_is_judged_again_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.loop.task_work.TRIED", 1)
+    (task,) = decompose(parse(SMALL, "target"), "v2").tasks
+    plans, chip = Plans(), CHIPS["h200"]
+    with JudgeProcess() as judges, Store.open(str(tmp_path / "kb.db")) as store:
+        store.record_tasks([task])
+        for candidate in synthesize(task, chip):
+            trial = judges.judge(begin(candidate, task, chip), task, chip, plans=plans, seed=1)
+            assert trial.correct
+            store.record([trial], artifacts=plans.artifacts(trial))
+    (found,) = go(tmp_path, {}).tasks
+    assert found.trial is not None
+    assert found.trial.verdict is not None
+    assert "GPU − emulator" in found.trial.verdict.numbers
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        (stored, *_) = store.best(task.identity, "h200")
+        assert stored.verdict is not None
+        assert "GPU − emulator" in stored.verdict.numbers
 
 
 def test_a_lost_gpu_ends_the_run_and_says_so(tmp_path: Path) -> None:
