@@ -23,8 +23,7 @@ def finals(context: RunContext, works: Sequence[TaskWork], results: Sequence[Tas
     """
     if context.runner is None:
         return list(results)
-    winners = [(work, trial) for work in works for trial in (work.general, work.special) if trial is not None]
-    wanted = [(work, trial) for work, trial in winners if not _measured(trial)]
+    wanted = [(work, trial) for work in works for trial in work.winners if not _measured(trial)]
     if not wanted:
         return list(results)
     kernels = count(len(wanted), "kernel")
@@ -48,12 +47,12 @@ def _with_times(context: RunContext, work: TaskWork, result: TaskResult, new: di
         work.general = new.get(work.general.key, work.general)
     if work.special is not None:
         work.special = new.get(work.special.key, work.special)
-    wrong = next((t for t in (work.general, work.special) if t is not None and not t.correct), None)
+    wrong = next((trial for trial in work.winners if not trial.correct), None)
     if wrong is not None and wrong.verdict is not None:
         message = wrong.verdict.message
         return replace(result, status=wrong.status, message=message, trial=None, time=None, folder="")
-    for trial in (work.general, work.special):
-        if trial is not None and trial.key in new:
+    for trial in work.winners:
+        if trial.key in new:
             keep(context, work.task, trial)
     if result.trial is None:
         return result

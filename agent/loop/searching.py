@@ -201,7 +201,7 @@ class _Search:
         priced: list[tuple[int, float, int, Trial]] = []
         turns: dict[float, int] = {}
         for i, trial in enumerate(map(self.readable, trials)):
-            if trial.verdict is not None or trial.pruned:
+            if _over(trial):
                 self.decide(trial)
                 continue
             price = self.ideal(self.plans.of(trial)[0])
@@ -242,7 +242,7 @@ class _Search:
                 if not batches:
                     return
                 for place, trial in batches.popleft().result():
-                    done = trial if trial.verdict is not None or trial.pruned else self.compiled(trial)
+                    done = trial if _over(trial) else self.compiled(trial)
                     self.decide(done)
                     time = done.timed(self.timer.kind)
                     sampler.tell(place, math.inf if time is None else time.us)
@@ -256,10 +256,10 @@ class _Search:
         """Their trials, compiled, but for what is refused or pruned."""
         trials = []
         for trial in map(self.readable, self.trace(some)):
-            if trial.verdict is None and not trial.pruned:
+            if not _over(trial):
                 trial = trial.fuller(pruned=self.too_slow(self.ideal(self.plans.of(trial)[0])))
             trials.append(trial)
-        self.compile([trial for trial in trials if trial.verdict is None and not trial.pruned])
+        self.compile([trial for trial in trials if not _over(trial)])
         return list(zip(places, trials, strict=True))
 
     def readable(self, trial: Trial) -> Trial:
@@ -274,9 +274,8 @@ class _Search:
 
     def hopeless(self, price: float) -> str:
         """Why a configuration of this ideal price need not be compiled; empty if it should be."""
-        if self.seen and time.monotonic() > self.deadline:
-            return "the time allowed for the search was over"
-        return self.too_slow(price)
+        late = self.seen and time.monotonic() > self.deadline
+        return self.too_slow(price) or ("the time allowed for the search was over" if late else "")
 
     def too_slow(self, price: float) -> str:
         """Why a configuration of this ideal price can't win; empty if it can."""
@@ -331,6 +330,11 @@ class _Search:
         except Rejected as rejected:  # a clock looks at results, too
             return trial.fuller(verdict=finished(rejected.verdict, self.candidate.source))
         return trial if timed is None else trial.fuller(measurements=(modelled, timed))
+
+
+def _over(trial: Trial) -> bool:
+    """Whether it is not compiled: refused, or pruned."""
+    return trial.verdict is not None or bool(trial.pruned)
 
 
 def _ideal(kernel: str, chip: Chip) -> CompileEvidence:

@@ -262,6 +262,11 @@ class TaskWork:
             self.hear(judged)
         return None
 
+    @property
+    def winners(self) -> tuple[Trial, ...]:
+        """The general kernel and the special one, as far as there are such."""
+        return tuple(trial for trial in (self.general, self.special) if trial is not None)
+
     def as_far_as_here(self, trial: Trial) -> bool:
         """Whether a stored verdict was reached where this run's would be: on a GPU, if it has one."""
         return self.context.runner is None or (trial.verdict is not None and trial.verdict.stage is Stage.REPLAY)

@@ -1,4 +1,4 @@
-"""One process at a time on a GPU: what another one does there meanwhile would be in the times, and in its memory."""
+"""Processes take turns on a GPU: what one does there would be in the times that another one measures meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 0.005  # between two looks whether it is our turn
 
 @contextlib.contextmanager
 def turn(name: str, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Waits until no other process of this user holds the turn ``name``, and holds it; gives up once ``stopped``."""
+    """Holds the turn ``name``, once no other process of this user does; does not wait any more once ``stopped``."""
     path = Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}-{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -7,6 +7,7 @@ processes are put together by :func:`measured`.  docs/measuring.md has the metho
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from evaluator.replay import Runner, cubins_of
 from kernels_generated.runtime import Launchable
@@ -47,13 +48,21 @@ class Measured:
             return None
         samples: list[float] = []
         for _ in range(LOOKS):
-            asked = (task, [(plan, cubins)], on, self._seed, ROUNDS)
-            (more,) = self._runner.call("raced", *asked, seconds=QUESTION_S)
-            samples += more
+            samples += look(self._runner, task, plan, cubins, on, self._seed)
             found = measured([samples], task, trial.shape, on)
             if found.status != "unstable":
                 break
         return found
+
+
+def look(runner: Runner, task: Task, plan: Launchable, cubins: Mapping[str, bytes], on: Chip, seed: int) -> list[float]:
+    """µs of a plan's samples in the runner's process, at the task's own sizes.
+
+    Raises Rejected where a result is wrong on the card, or the kernel faults or hangs there.
+    """
+    samples: list[float]
+    (samples,) = runner.call("raced", task, [(plan, cubins)], on, seed, ROUNDS, seconds=QUESTION_S)
+    return samples
 
 
 def measured(samples: Samples, task: Task, sizes: dict[str, int], on: Chip) -> Measurement:

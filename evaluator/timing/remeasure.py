@@ -18,7 +18,7 @@ from knowledge_base.chips import chip
 from knowledge_base.records import Measurement, Trial, Verdict
 from knowledge_base.snf.task import Task
 
-from .clock import QUESTION_S, ROUNDS, measured
+from .clock import look, measured
 
 PROCESSES = 5
 MOST = 10  # where an interval is too wide
@@ -82,13 +82,10 @@ class _Final:
     def sample(self, process: Runner, seed: int) -> None:
         if self.rejected is not None:
             return
-        asked = (self.task, [(self.plan, self.cubins)], chip(self.trial.chip), seed, ROUNDS)
         try:
-            (samples,) = process.call("raced", *asked, seconds=QUESTION_S)
+            self.samples.append(look(process, self.task, self.plan, self.cubins, chip(self.trial.chip), seed))
         except Rejected as rejected:
             self.rejected = rejected.verdict
-        else:
-            self.samples.append(samples)
 
 
 def _compiled(trial: Trial, plans: Plans) -> tuple[Launchable, dict[str, bytes]]:
