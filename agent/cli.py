@@ -140,6 +140,34 @@ def run(
 
 
 @app.command()
+def bench(
+    target: Target = "",
+    shape: Shape = None,
+    gpu: Gpu = None,
+    device: Device = "auto",
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="For the pictures; else runs/bench/….")
+    ] = None,
+    seed: Seed = None,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Time a target's best known kernels beside PyTorch and other libraries."""
+    from .commands import bench_command, options
+
+    return bench_command.bench(
+        target=target,
+        shape=options.sizes(shape),
+        gpu=gpu,
+        device=device,
+        out=out,
+        seed=seed,
+        db=db,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def prompt(
     target: Target = "",
     task: Annotated[str, typer.Option("--task", metavar="NAME", help="One of the target's tasks, or any task.")] = "",

@@ -328,7 +328,8 @@ class Trial(Record):
     def brief(self) -> dict[str, Any]:
         """What lists say of the trial, in the words that everything outside uses for it; JSON-ready.
 
-        kernel: SHA-256 of the source.  kind, us, floor_us: of :attr:`time`.  error: :attr:`Verdict.error`.  message:
+        kernel: SHA-256 of the source.  kind, us, floor_us, interval_us, processes, stability: of :attr:`time`.
+        error: :attr:`Verdict.error`.  message:
         the verdict's, or why the configuration was not compiled.
         """
         verdict, time = self.verdict, self.time
@@ -345,6 +346,9 @@ class Trial(Record):
             "kind": time.kind if time else None,
             "us": time.us if time else None,
             "floor_us": time.floor_us if time else None,
+            "interval_us": time.interval if time else None,
+            "processes": time.processes if time else 0,
+            "stability": time.status if time else "",
             "error": verdict.error if verdict else None,
             "stage": verdict.stage if verdict else "",
             "error_class": verdict.error_class if verdict else "",

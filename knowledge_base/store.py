@@ -227,6 +227,17 @@ class Store:
             here = _best(connection, task, TRIALS.c.chip == chip, limit, run)
             return here or _best(connection, task, TRIALS.c.chip != chip, limit, run)
 
+    def best_at(self, task: str, chip: str, shape: Mapping[str, int]) -> list[Trial]:
+        """The correct trials of a task at a shape on a chip that have a time, the fastest first.
+
+        Measured times come before modelled ones.
+        """
+        same = (TRIALS.c.task == task, TRIALS.c.chip == chip, TRIALS.c.status == Status.CORRECT.value)
+        with self.database.read() as connection:
+            found = _read(connection, _RECORDS.where(*same, TRIALS.c.us.is_not(None)))
+        here = [(trial.time, trial) for trial in found if trial.shape == dict(shape)]
+        return [t for _, t in sorted(((time, t) for time, t in here if time), key=lambda row: (row[0].kind, row[0].us))]
+
     def calls(self, run: str) -> list[LlmCall]:
         """A run's calls of language models, oldest first."""
         with self.database.read() as connection:

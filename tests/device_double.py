@@ -124,6 +124,12 @@ class DeviceDouble:
             raise DriverError(self._fault, "cuStreamSynchronize")
 
     def record(self, samples: Sequence[tuple[Callable[[], None], Callable[[], None]]]) -> _Samples:
+        if "unrecordable" in self._script:  # what launches nothing of ours
+            before = self.launches
+            for _, work in samples:
+                work()
+            if self.launches == before:
+                raise RuntimeError("scripted: not while a graph is recorded\nmore of it")
         return _Samples(self, samples)
 
     def forget_persisting(self) -> None:

@@ -29,8 +29,8 @@ COMMANDS = "agent.commands"  # a module a command, and the command line imports 
 # Rooms that are entered by their door: from outside one imports what their __init__ exports, and no module of theirs.
 ROOMS = (
     "evaluator.confinement", "evaluator.compile", "evaluator.trace", "evaluator.tileir", "evaluator.judging",
-    "evaluator.timing", "evaluator.replay", "agent.loop", COMMANDS, "agent.proposers", "agent.proposers.synthesizer",
-    "prompts",
+    "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison", COMMANDS,
+    "agent.proposers", "agent.proposers.synthesizer", "prompts",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
 SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "optuna", "matplotlib"}

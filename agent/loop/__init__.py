@@ -10,6 +10,8 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from . import winners as winners
+    from .compose import WHOLE as WHOLE
+    from .compose import composition as composition
     from .ranking import recorded as recorded
     from .report import final_table as final_table
     from .rundir import RUNS as RUNS
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
+        compose=["WHOLE", "composition"],
         ranking=["recorded"],
         report=["final_table"],
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],

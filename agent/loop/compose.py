@@ -5,67 +5,47 @@ Its "source" is the list of calls with the kernels that serve them, so the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from evaluator.plans import Plans
+from evaluator.replay import Composition, cubins_of
+from knowledge_base.chips import Chip
 from knowledge_base.content import canonical, content_key
-from knowledge_base.records import Candidate, Measurement, Trial
+from knowledge_base.records import Candidate, Measurement, Trial, Verdict
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Decomposition, Task
 
 from .context import RunContext
 
-LABEL = "the whole target"
+WHOLE = "the whole target"
 
 
-def compose(
-    context: RunContext,
-    target: str,
-    decomposition: Decomposition,
-    winners: Mapping[str, Trial],
-    time: Measurement,
-) -> Trial:
-    """Judges the target at sizes of its own; its trial.
+@dataclass(frozen=True)
+class Composed:
+    """``trial``: of the composition.  whole: the target as a task.  winners: a general one for each call."""
 
-    ``winners``: a general one per task identity.  ``time``: of all calls together.
-    """
-    context.check_time()
-    context.progress.step(LABEL, 0.1, 1.0, "judging")
-    whole, trial = _trial(context, target, decomposition, winners, time)
-    judges, plans = context.judges, context.plans
-    trial = judges.judge_composed(trial, decomposition, winners, plans, context.chip, context.seed)
-    context.store.record_tasks([whole])
-    context.store.record([trial], run=context.run, move="compose")
-    verdict = trial.verdict
-    assert verdict is not None
-    context.progress.end(LABEL, verdict.correct, verdict.status.value)
-    context.folder.log(f"{LABEL}: {verdict.status.value} {verdict.message}")
-    return trial
+    whole: Task
+    trial: Trial
+    decomposition: Decomposition
+    winners: tuple[Trial, ...]
 
 
-def _trial(
-    context: RunContext,
-    target: str,
-    decomposition: Decomposition,
-    winners: Mapping[str, Trial],
-    time: Measurement,
-) -> tuple[Task, Trial]:
-    """The whole target as a task, and the composition as a trial of it."""
+def begun(
+    context: RunContext, target: str, decomposition: Decomposition, winners: Sequence[Trial], time: Measurement | None
+) -> Composed:
+    """The composition, not yet judged.  ``time``: of all calls together, where nothing will measure it as a whole."""
     graph = decomposition.graph
-    name = target.replace("-", "_")
-    whole = Task(name, content_key("target", show(graph)), graph, graph.precision)
+    whole = Task(target.replace("-", "_"), content_key("target", show(graph)), graph, graph.precision)
     calls = [
-        {
-            "task": call.task.name,
-            "kernel": winners[call.task.identity].candidate.digest,
-            "configuration": winners[call.task.identity].configuration,
-        }
-        for call in decomposition.calls
+        {"task": call.task.name, "kernel": winner.candidate.digest, "configuration": winner.configuration}
+        for call, winner in zip(decomposition.calls, winners, strict=True)
     ]
     candidate = Candidate(
         source=canonical({"plan": decomposition.plan, "calls": calls}),
         task=whole.identity,
         proposer="composition",
-        note=f"{len(calls)} calls of {len(winners)} kernels",
+        note=f"{len(calls)} calls of {len({w.candidate.digest for w in winners})} kernels",
     )
     trial = Trial(
         candidate=candidate,
@@ -73,6 +53,34 @@ def _trial(
         chip=context.chip.name,
         shape=graph.sizes,
         evaluator=context.evaluator,
-        measurements=(time,),
+        measurements=() if time is None else (time,),
     )
-    return whole, trial
+    return Composed(whole, trial, decomposition, tuple(winners))
+
+
+def compose(context: RunContext, composed: Composed) -> Trial:
+    """Judges the target at sizes of its own; its trial.  One that a GPU has rejected stays so."""
+    context.check_time()
+    context.progress.step(WHOLE, 0.1, 1.0, "judging")
+    trial = composed.trial
+    if trial.verdict is None:
+        # A kernel serves all sizes of its task: of several winners the first call's.
+        calls = composed.decomposition.calls
+        winners = {c.task.identity: w for c, w in reversed(list(zip(calls, composed.winners, strict=True)))}
+        asked = (composed.decomposition, winners, context.plans, context.chip, context.seed)
+        trial = context.judges.judge_composed(trial, *asked)
+    context.store.record_tasks([composed.whole])
+    context.store.record([trial], run=context.run, move="compose")
+    verdict = trial.verdict
+    assert verdict is not None
+    context.progress.end(WHOLE, verdict.correct, verdict.status.value)
+    context.folder.log(f"{WHOLE}: {verdict.status.value} {verdict.message}")
+    return trial
+
+
+def composition(decomposition: Decomposition, winners: Sequence[Trial], plans: Plans, chip: Chip) -> Composition:
+    """What runs where each call has its winner, in the plan that this is timed in."""
+    chosen = [plans.of(winner)[0] for winner in winners]
+    cubins = cubins_of(chosen, chip)
+    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
+    return Composition.of_target(decomposition, chosen, cubins)

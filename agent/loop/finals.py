@@ -6,35 +6,64 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.console import count
+from evaluator.replay import Composition, cubins_of
 from evaluator.timing import PROCESSES, remeasured
-from knowledge_base.records import Trial
+from knowledge_base.records import Trial, Verdict
+from knowledge_base.snf.task import Task
 
-from .compose import LABEL
+from .compose import WHOLE, Composed, composition
 from .conclude import keep
 from .context import RunContext
 from .summary import TaskResult
 from .task_work import TaskWork
 
 
-def finals(context: RunContext, works: Sequence[TaskWork], results: Sequence[TaskResult]) -> list[TaskResult]:
-    """The results with times of fresh processes, where the run has a GPU; in the order of ``works``.
+def finals(
+    context: RunContext, works: Sequence[TaskWork], results: Sequence[TaskResult], composed: Composed | None
+) -> tuple[list[TaskResult], Composed | None]:
+    """The results, in the order of ``works``, and the composition with times of fresh processes, if there is a GPU.
 
-    A kernel that is not right in one of those is no winner: its task has none then.
+    A kernel that is not right in one of those is no winner: its task has none then, and there is no composition.
     """
     if context.runner is None:
-        return list(results)
-    wanted = [(work, trial) for work in works for trial in work.winners if not _measured(trial)]
+        return list(results), composed
+    kernels = [(trial, work.task) for work in works for trial in work.winners if not _measured(trial)]
+    wanted = [(trial, _compiled(context, trial, task)) for trial, task in kernels]
+    if composed is not None:
+        composed = replace(composed, trial=_known(context, composed))
+        if not _measured(composed.trial):
+            parts = (composed.decomposition, composed.winners, context.plans, context.chip)
+            wanted.append((composed.trial, composition(*parts)))
     if not wanted:
-        return list(results)
-    kernels = count(len(wanted), "kernel")
-    context.progress.say(f"measuring {kernels} in fresh processes")
+        return list(results), composed
+    what = [count(len(kernels), "kernel")] if kernels else []
+    what += [WHOLE] if len(wanted) > len(kernels) else []
+    context.progress.say(f"measuring {' and '.join(what)} in fresh processes")
     again = remeasured(
-        [(trial, work.task) for work, trial in wanted], context.plans, context.runner, context.seed,
-        lambda now: context.progress.step(LABEL, 0.05, 1.0, f"measuring, {now}"),
+        wanted, context.runner, context.seed,
+        lambda now: context.progress.step(WHOLE, 0.05, 1.0, f"measuring, {now}"),
     )  # fmt: skip
     new: dict[str, Trial] = {trial.key: trial for trial in again}
-    context.store.record(again, run=context.run, move="final")
-    return [_with_times(context, work, result, new) for work, result in zip(works, results, strict=True)]
+    context.store.record([new[trial.key] for trial, _ in kernels], run=context.run, move="final")
+    results = [_with_times(context, work, result, new) for work, result in zip(works, results, strict=True)]
+    if composed is None or not all(result.correct for result in results):
+        return results, None
+    return results, replace(composed, trial=new.get(composed.trial.key, composed.trial))
+
+
+def _compiled(context: RunContext, trial: Trial, task: Task) -> Composition:
+    plan = context.plans.of(trial)[0]
+    cubins = cubins_of([plan], context.chip)
+    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
+    return Composition.of_task(task, plan, cubins)
+
+
+def _known(context: RunContext, composed: Composed) -> Trial:
+    """The composition with the time that an earlier run measured for it, if one did."""
+    trial = composed.trial
+    place = (composed.whole.identity, trial.candidate.digest, trial.chip, trial.shape, trial.evaluator)
+    before = [one for one in context.store.of_candidate(*place) if one.key == trial.key and _measured(one)]
+    return trial.fuller(measurements=before[0].measurements) if before else trial
 
 
 def _measured(trial: Trial) -> bool:

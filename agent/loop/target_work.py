@@ -34,8 +34,8 @@ from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import REPLAY, Store
 
-from . import report
-from .compose import LABEL, compose
+from . import compose, report
+from .compose import WHOLE, Composed
 from .conclude import operations
 from .context import RunContext, RunStopped
 from .finals import finals
@@ -115,10 +115,12 @@ def run(
             search_seconds=SEARCH_SECONDS * jobs,
         )  # fmt: skip
         works = _works(context, decomposition)
-        progress.begin([*(w.label for w in works), LABEL])
+        progress.begin([*(w.label for w in works), WHOLE])
         try:
-            results = finals(context, works, _work(works, context))
-            composed = _composed(context, options.target, decomposition, works, results)
+            results = _work(works, context)
+            begun = _begun(context, options.target, decomposition, works, results)
+            results, begun = finals(context, works, results, begun)
+            composed = _composed(context, begun)
             good = all(r.correct for r in results) and composed is not None and composed.correct
         except KeyboardInterrupt:
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
@@ -257,23 +259,38 @@ def _work(works: list[TaskWork], context: RunContext) -> list[TaskResult]:
     return [future.result() for future in futures]
 
 
-def _composed(
+def _begun(
     context: RunContext, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
-) -> Trial | None:
-    """The trial of the whole target; None where a task has no kernel or the time is up.
+) -> Composed | None:
+    """The whole target by its tasks' general winners at its calls' sizes; None where a task has none.
 
-    Its time is that of its calls, each by its task's general winner at the call's sizes.
+    Where nothing measures it, its time is that of its calls.
     """
     general = [(work, work.general) for work in works if work.general is not None]
-    winners = {work.task.identity: winner for work, winner in reversed(general)}
     if not all(r.correct for r in results):
-        context.progress.end(LABEL, False, "not judged")
+        return None
+    winners = {_place(work.task): winner for work, winner in general}
+    time = None
+    if context.runner is None:
+        time = in_sequence((work.time(winner), work.calls) for work, winner in general)
+    serving = [winners[_place(call.task)] for call in decomposition.calls]
+    return compose.begun(context, Path(target).stem, decomposition, serving, time)
+
+
+def _place(task: Task) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """What tells the distinct tasks of a target apart."""
+    return task.identity, tuple(task.sizes.items())
+
+
+def _composed(context: RunContext, begun: Composed | None) -> Trial | None:
+    """The trial of the whole target; None where there is nothing to judge or the time is up."""
+    if begun is None:
+        context.progress.end(WHOLE, False, "not judged")
         return None
     try:
-        time = in_sequence((work.time(winner), work.calls) for work, winner in general)
-        return compose(context, Path(target).stem, decomposition, winners, time)
+        return compose.compose(context, begun)
     except RunStopped:
-        context.progress.end(LABEL, False, "stopped")
+        context.progress.end(WHOLE, False, "stopped")
         return None
 
 

@@ -56,15 +56,18 @@ def poison_of(dtype: str, value: float) -> float:
 
 
 def admit(
-    plan: LaunchPlan, given: Mapping[str, torch.Tensor], sizes: Mapping[str, int], workspace_bytes: int | None = None
+    plan: LaunchPlan,
+    shapes: Mapping[str, tuple[int, ...]],
+    sizes: Mapping[str, int],
+    workspace_bytes: int | None = None,
 ) -> BoundPlan:
     """The plan as numbers at ``sizes`` (which include num_sms where the plan uses it).
 
-    given: every argument but the workspaces.  workspace_bytes: that these may have together; default
+    shapes: of every argument but the workspaces.  workspace_bytes: that these may have together; default
     MAX_WORKSPACE_BYTES.  Raises Rejected for a plan that is not to run.
     """
     bound = _bound(plan, sizes)
-    _check_shapes(bound, given, sizes)
+    _check_shapes(bound, shapes, sizes)
     _check_workspaces(bound, sizes, MAX_WORKSPACE_BYTES if workspace_bytes is None else workspace_bytes)
     for index, launch in enumerate(bound.launches):
         _check_aliasing(launch, bound, index)
@@ -89,9 +92,9 @@ def _bound(plan: LaunchPlan, sizes: Mapping[str, int]) -> BoundPlan:
     return bound
 
 
-def _check_shapes(bound: BoundPlan, given: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+def _check_shapes(bound: BoundPlan, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> None:
     for buffer in bound.buffers:
-        have = tuple(given[buffer.name].shape) if buffer.name in given else None
+        have = shapes.get(buffer.name)
         if not buffer.internal and have != buffer.shape:
             has = "no such buffer" if have is None else have
             message = f"the plan takes {buffer.name} as {buffer.shape}, the task has {has} at {text(sizes)}"

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from evaluator.plans import Plans
-from kernels_generated.runtime.expr import substitute
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
@@ -22,7 +21,7 @@ from knowledge_base.snf.task import Decomposition, Task
 
 from .cover import Cover, confirm, cover
 from .examine import EMULATION_SECONDS, Examination
-from .executable import Executable, Within, sizes_of
+from .executable import Executable, Within
 from .oracle import Oracle
 from .rejection import Rejected, defect, finished
 from .sizes import ELEMENTS, Sizes, fit, output_elements, work
@@ -51,7 +50,7 @@ def judge_composed(
     """
     started = time.monotonic()
     seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-    whole = _as_task(decomposition)
+    whole = decomposition.whole
     sizes = _sizes(whole, seed)
     with contextlib.nullcontext(oracle) if oracle is not None else Oracle() as asked:
         try:
@@ -82,7 +81,7 @@ def _cover(
     places: dict[str, list[Sizes]] = {}
     for call in decomposition.calls:
         mine = places.setdefault(call.task.identity, [])
-        mine += [at for at in (sizes_of(call, s) for s in sizes) if at not in mine]
+        mine += [at for at in (call.sizes_at(s) for s in sizes) if at not in mine]
     out: dict[str, tuple[Launchable, ...]] = {}
     for task in {call.task.identity: call.task for call in decomposition.calls}.values():
         winner = winners[task.identity]
@@ -102,17 +101,6 @@ def _cover(
 
 
 # ---------------------------------------------------------------------------------------------------- sizes
-
-
-def _as_task(decomposition: Decomposition) -> Task:
-    """The whole target in the form of a task, with the constraints of all its calls in its own dimensions."""
-    graph = decomposition.graph
-    constraints = []
-    for call in decomposition.calls:
-        by = dict(call.sizes)
-        for comparison, left, right in call.task.constraints:
-            constraints.append((comparison, substitute(left, by), substitute(right, by)))
-    return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(constraints)))
 
 
 def _grown(whole: Task, row: Sizes, free: Sequence[str]) -> Sizes:

@@ -77,7 +77,7 @@ def emulate(
     """
     findings: list[Finding] = []
     watcher = _sanitizer() if sanitize else None  # one for all launches: buffers keep their addresses
-    bound = admit(plan, buffers, sizes)
+    bound = admit(plan, {name: tuple(given.shape) for name, given in buffers.items()}, sizes)
     memory = dict(buffers) | workspaces(bound, poison.workspace)
     index = 0
     for step in bound.steps:

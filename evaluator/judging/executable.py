@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from kernels_generated.runtime.expr import evaluate
 from kernels_generated.runtime.plan import Launchable, LaunchPlan
 from knowledge_base.chips import Chip
 from knowledge_base.records import Finding, Status
@@ -57,11 +56,6 @@ class Machine(Protocol):
         """
 
 
-def sizes_of(call: Call, sizes: Sizes) -> Sizes:
-    """The dimensions of the call's task where the target's are ``sizes``."""
-    return {name: evaluate(expr, sizes) for name, expr in call.sizes} or dict(call.task.sizes)
-
-
 class Executable:
     """``calls`` in order; ``outputs`` are the buffers in which the graph's outputs lie afterwards.
 
@@ -95,9 +89,8 @@ class Executable:
         machine: Machine = EMULATOR,
     ) -> Executable:
         """A task's own plans: one call, in its own names and dimensions."""
-        arguments, results = tuple(t.name for t in task.inputs), tuple(t.name for t in task.outputs)
-        call = Call(task, arguments, results, sizes=tuple((d, d) for d in task.sizes))
-        return cls([call], results, {task.identity: plans}, chip, deadline, within, machine)
+        call = Call.whole(task)
+        return cls([call], call.results, {task.identity: plans}, chip, deadline, within, machine)
 
     def run(
         self, inputs: Mapping[str, torch.Tensor], sizes: Sizes, memory: Poison = POISON_A, sanitize: bool = True
@@ -110,7 +103,7 @@ class Executable:
         """
         made: dict[str, torch.Tensor] = {}
         for number, call in enumerate(self.calls):
-            at = sizes_of(call, sizes)
+            at = call.sizes_at(sizes)
             given = {
                 tensor.name: (made[buffer] if buffer in made else inputs[buffer]).reshape(shape_at(tensor.shape, at))
                 for tensor, buffer in zip(call.task.inputs, call.arguments, strict=True)
@@ -178,13 +171,13 @@ class Executable:
 
     def traced(self, number: int, sizes: Sizes) -> Launchable:
         """The plan that call ``number`` runs by at ``sizes``."""
-        return self._applying(self.calls[number], sizes_of(self.calls[number], sizes))
+        return self._applying(self.calls[number], self.calls[number].sizes_at(sizes))
 
     def said(self, number: int, sizes: Sizes, message: str) -> str:
         """``message`` about call ``number`` with where it happened: the sizes, and of several calls which one."""
         call = self.calls[number]
         if len(self.calls) > 1:
-            return f"call {number} ({call.task.name}, {text(sizes_of(call, sizes))}): {message}"
+            return f"call {number} ({call.task.name}, {text(call.sizes_at(sizes))}): {message}"
         place = text(sizes)
         return message if place in message else f"{message} ({place})"
 

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .composition import OURS as OURS
+    from .composition import Composition as Composition
+    from .composition import cubins_of as cubins_of
     from .confirm import confirmed as confirmed
-    from .confirm import cubins_of as cubins_of
     from .runner import Runner as Runner
+    from .wire import Spoiled as Spoiled
 else:
-    __getattr__, __all__ = exports(__name__, confirm=["confirmed", "cubins_of"], runner=["Runner"])
+    __getattr__, __all__ = exports(
+        __name__,
+        confirm=["confirmed"],
+        composition=["OURS", "Composition", "cubins_of"],
+        runner=["Runner"],
+        wire=["Spoiled"],
+    )

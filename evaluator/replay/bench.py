@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from evaluator.baselines import BASELINES
 from evaluator.judging import (
     POISON_A,
     Examination,
@@ -33,8 +34,10 @@ from knowledge_base.records import Stage
 from knowledge_base.snf.task import Task
 
 from .card import Card
+from .composition import OURS, Composition
+from .contestants import baseline, spoiled
 from .device import Device
-from .stopwatch import SETS, PlanContestant, race
+from .stopwatch import SETS, Contestant, PlanContestant, Unrecordable, race
 
 KEPT_BYTES = 8 << 30  # of answers on the GPU, for configurations that are asked the same
 
@@ -45,6 +48,11 @@ class Bench:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.oracle = NearOracle(device.place)
+
+    def answers(self, task: Task, seed: int) -> list[Expected]:
+        """What a task's own sizes give on each set of inputs that is timed."""
+        sets = [question(task, task.sizes, "normal", seed + number) for number in range(SETS)]
+        return list(self.oracle.expect_all(sets))
 
 
 class NearOracle:
@@ -127,26 +135,18 @@ def outputs(
     return made
 
 
-def raced(
-    task: Task,
-    plans: Sequence[tuple[Launchable, Mapping[str, bytes]]],
-    chip: Chip,
-    seed: int,
-    rounds: int,
-    bench: Bench,
-) -> list[list[float]]:
-    """µs of each plan's samples at the task's own sizes, as :func:`.stopwatch.race` takes them.
+def raced(compositions: Sequence[Composition], chip: Chip, seed: int, rounds: int, bench: Bench) -> list[list[float]]:
+    """µs of each one's samples at its own sizes, as :func:`.stopwatch.race` takes them.
 
-    plans: each with its kernels' cubins.  Raises Rejected for one that is not right, DriverError for what faults.
+    compositions: of one task or target.  Raises Rejected for one that is not right, DriverError for what faults.
     """
-    cards = [Card(bench.device, cubins) for _, cubins in plans]
-    sets = [question(task, task.sizes, "normal", seed + number) for number in range(SETS)]
+    cards = [Card(bench.device, one.cubins) for one in compositions]
     try:
         with torch.device(bench.device.place):
-            answers = list(bench.oracle.expect_all(sets))
+            answers = bench.answers(compositions[0].whole, seed)
             contestants = [
-                PlanContestant(bench.device, card, task, plan, chip, answers)
-                for card, (plan, _) in zip(cards, plans, strict=True)
+                PlanContestant(bench.device, card, one, chip, answers)
+                for card, one in zip(cards, compositions, strict=True)
             ]
             return race(bench.device, contestants, rounds)
     except Rejected as rejected:
@@ -155,6 +155,38 @@ def raced(
         bench.device.synchronize(bench.device.stream)
         for card in cards:
             card.close()
+
+
+def compared(
+    composition: Composition, chip: Chip, seed: int, rounds: int, but: Collection[str], bench: Bench
+) -> dict[str, list[float] | str]:
+    """µs of the samples of OURS and of each baseline, by its name, taken in turn; or why a baseline has none.
+
+    A baseline that has nothing for the graph is left out, and so are those named in ``but``.  Raises Rejected for a
+    composition that is not right, DriverError for what faults, Spoiled for a baseline that cannot be recorded.
+    """
+    card = Card(bench.device, composition.cubins)
+    said: dict[str, list[float] | str] = {}
+    try:
+        with torch.device(bench.device.place):
+            answers = bench.answers(composition.whole, seed)
+            contestants: dict[str, Contestant] = {OURS: PlanContestant(bench.device, card, composition, chip, answers)}
+            for name in BASELINES:
+                made = None if name in but else baseline(name, bench.device, composition.whole, answers)
+                if isinstance(made, str):
+                    said[name] = made
+                elif made is not None:
+                    contestants[name] = made
+            try:
+                times = race(bench.device, list(contestants.values()), rounds)
+            except Unrecordable as error:  # alone it could be
+                raise spoiled(list(contestants)[error.number], error) from error
+            return dict(zip(contestants, times, strict=True)) | said
+    except Rejected as rejected:
+        raise _on_the_card(rejected) from None
+    finally:
+        bench.device.synchronize(bench.device.stream)
+        card.close()
 
 
 def known_answer(bench: Bench) -> bool:
@@ -171,7 +203,7 @@ def known_answer(bench: Bench) -> bool:
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    "examined": examined, "outputs": outputs, "raced": raced, "known_answer": known_answer,
+    "examined": examined, "outputs": outputs, "raced": raced, "compared": compared, "known_answer": known_answer,
 }  # fmt: skip
 
 

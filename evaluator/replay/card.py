@@ -8,12 +8,13 @@ but this piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from evaluator.judging import Poison, admit, poison_of, reject, text, torch_dtype
-from kernels_generated.runtime import Launchable, Launcher, LaunchPlan, PreparedPlan, Unlaunchable
+from kernels_generated.runtime import Buffer, Launchable, Launcher, LaunchPlan, PreparedPlan, Unlaunchable
 from kernels_generated.runtime.launcher import element_bytes
 from knowledge_base.records import Finding, Status
 
@@ -52,8 +53,11 @@ class Card:
 
         Raises Rejected, DriverError for a kernel that faults.
         """
-        placed = self.place(plan, buffers, sizes, GUARDS[poison.workspace < 0])
-        placed.poison(poison.workspace, [b.name for b in placed.bound.buffers if b.internal])
+        shapes = {name: tuple(given.shape) for name, given in buffers.items()}
+        placed = self.place([Part(plan, sizes, shapes, {name: name for name in shapes})], GUARDS[poison.workspace < 0])
+        for name, given in buffers.items():
+            placed.views[name].copy_(given)
+        placed.poison(poison.workspace, placed.workspaces)
         placed.run()
         self._device.synchronize(self._device.stream)
         placed.check_guards()
@@ -61,40 +65,59 @@ class Card:
             given.copy_(placed.views[name])
         return ()
 
-    def place(
-        self, plan: LaunchPlan, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int], guard: int = GUARDS[0]
-    ) -> Placed:
-        """The plan with memory of its own, ready to run there: ``buffers`` are copied, workspaces hold anything.
+    def place(self, steps: Sequence[Part], guard: int = GUARDS[0]) -> Placed:
+        """Plans with memory for all of them together, ready to run there one after another; it holds anything.
 
-        buffers: every argument but the workspaces.  Raises Rejected for a plan that is not to run.
+        Raises Rejected for a plan that is not to run.
         """
-        bound = admit(plan, buffers, sizes, WORKSPACE_BYTES)
-        try:
-            prepared = self._launcher.prepare(bound)
-        except Unlaunchable as error:
-            raise reject(Status.INVALID, error.error_class, f"{error} at {text(sizes)}") from None
-        placed = Placed(self._device, prepared, guard)
-        for name, given in buffers.items():
-            placed.views[name].copy_(given)
-        return placed
+        prepared = []
+        for number, step in enumerate(steps):
+            bound = admit(step.plan, step.shapes, step.sizes, WORKSPACE_BYTES)
+            try:
+                ready = self._launcher.prepare(bound)
+            except Unlaunchable as error:
+                raise reject(Status.INVALID, error.error_class, f"{error} at {text(step.sizes)}") from None
+            of = f" of call {number}" if len(steps) > 1 else ""
+            own = {b.name: b.name + of for b in bound.buffers if b.internal}
+            prepared.append((ready, {**step.names, **own}))
+        return Placed(self._device, prepared, guard)
 
     def close(self) -> None:
         self._launcher.close()
 
 
-class Placed:
-    """A plan at sizes in one piece of memory, every buffer between guard zones, which are full of ``guard``.
+@dataclass(frozen=True)
+class Part:
+    """A plan to run at ``sizes``; of its arguments but the workspaces their shapes, and what they are called in memory.
 
-    views: the buffers as tensors, by name.
+    Steps that call something alike share it: one's result is another's argument.
     """
 
-    def __init__(self, device: Device, prepared: PreparedPlan, guard: int) -> None:
-        self.bound = prepared.bound
-        self._device, self._prepared, self._guard = device, prepared, guard
+    plan: LaunchPlan
+    sizes: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    names: Mapping[str, str]
+
+
+class Placed:
+    """Plans at sizes in one piece of memory, every buffer between guard zones, which are full of ``guard``.
+
+    prepared: each plan with the names that its buffers have in memory.  views: the buffers as tensors, by name, in the
+    shape that the first plan has for them.  workspaces: the names of those.
+    """
+
+    def __init__(self, device: Device, prepared: Sequence[tuple[PreparedPlan, Mapping[str, str]]], guard: int) -> None:
+        self._device, self._guard = device, guard
+        self._buffers: dict[str, Buffer] = {}
+        for plan, names in prepared:
+            for buffer in plan.bound.buffers:
+                first = self._buffers.setdefault(names[buffer.name], buffer)
+                assert (first.nbytes, first.dtype) == (buffer.nbytes, buffer.dtype), (names[buffer.name], first, buffer)
+        self.workspaces = [name for name, buffer in self._buffers.items() if buffer.internal]
         starts: dict[str, int] = {}
         at = 0
-        for buffer in self.bound.buffers:
-            starts[buffer.name] = at + GUARD_BYTES
+        for name, buffer in self._buffers.items():
+            starts[name] = at + GUARD_BYTES
             at += GUARD_BYTES + _aligned(buffer.nbytes) + GUARD_BYTES
         try:
             memory = device.empty(at)
@@ -103,15 +126,18 @@ class Placed:
             raise reject(Status.UNSUPPORTED, "gpu-memory", message) from None
         self._memory = memory  # lives as long as its addresses are used
         self._addresses = {name: memory.data_ptr() + start for name, start in starts.items()}
+        self._prepared = [
+            (plan, {name: self._addresses[place] for name, place in names.items()}) for plan, names in prepared
+        ]
         self.views: dict[str, torch.Tensor] = {}
         self._zones: list[tuple[str, torch.Tensor, bool]] = []  # (buffer, zone, whether it is the one behind it)
-        for buffer in self.bound.buffers:
-            start = starts[buffer.name]
+        for name, buffer in self._buffers.items():
+            start = starts[name]
             end = start + buffer.nbytes
             flat = memory[start:end] if buffer.nbytes else torch.empty(0, dtype=torch.uint8, device=memory.device)
-            self.views[buffer.name] = flat.view(torch_dtype(buffer.dtype)).reshape(buffer.shape)
-            self._zones.append((buffer.name, memory[start - GUARD_BYTES : start], False))
-            self._zones.append((buffer.name, memory[end : start + _aligned(buffer.nbytes) + GUARD_BYTES], True))
+            self.views[name] = flat.view(torch_dtype(buffer.dtype)).reshape(buffer.shape)
+            self._zones.append((name, memory[start - GUARD_BYTES : start], False))
+            self._zones.append((name, memory[end : start + _aligned(buffer.nbytes) + GUARD_BYTES], True))
         for _, zone, _ in self._zones:
             zone.fill_(guard)
 
@@ -120,15 +146,15 @@ class Placed:
 
         They then hold what :func:`evaluator.judging.admission.poisoned` gives.
         """
-        for buffer in self.bound.buffers:
-            if buffer.name in names:
-                element = element_bytes(buffer.dtype, poison_of(buffer.dtype, value))
-                count = math.prod(buffer.shape)
-                self._device.fill(self._addresses[buffer.name], element, count, self._device.stream)
+        for name in names:
+            buffer = self._buffers[name]
+            element = element_bytes(buffer.dtype, poison_of(buffer.dtype, value))
+            self._device.fill(self._addresses[name], element, math.prod(buffer.shape), self._device.stream)
 
     def run(self) -> None:
-        """Puts the plan's steps on the device's stream."""
-        self._prepared.run(self._addresses, self._device.stream)
+        """Puts the plans' steps on the device's stream, in order."""
+        for plan, addresses in self._prepared:
+            plan.run(addresses, self._device.stream)
 
     def check_guards(self) -> None:
         """Raises Rejected where a guard zone has changed."""

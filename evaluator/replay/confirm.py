@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 
-from evaluator.compile import compile_kernels
 from evaluator.judging import JudgeProcess, Rejected, finished
 from evaluator.plans import Plans
-from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.compiler_faults import FAULT_OF_COMPILER
 from knowledge_base.records import Finding, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
+from .composition import cubins_of
 from .runner import Runner
 
 SECONDS = 120.0  # for one question of the runner; most take less than one
@@ -57,16 +55,6 @@ def confirmed(
     except Rejected as rejected:
         verdict = finished(_disagrees(rejected.verdict, trial.verdict.findings), trial.candidate.source)
     return trial.fuller(verdict=verdict, seconds=trial.seconds + time.monotonic() - started)
-
-
-def cubins_of(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes] | Verdict:
-    """The cubins of the plans' kernels by hash, for the chip; the assembler's refusal where it refuses one."""
-    kernels = {digest: data for plan in plans for digest, data in plan.kernels.items()}
-    answers = compile_kernels(kernels, [chip.arch])
-    refused = next((answer for answer in answers.values() if isinstance(answer, Verdict)), None)
-    if refused is not None:
-        return refused
-    return {digest: answer.cubin for (digest, _), answer in answers.items() if not isinstance(answer, Verdict)}
 
 
 def _disagrees(verdict: Verdict, warnings: tuple[Finding, ...]) -> Verdict:

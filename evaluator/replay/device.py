@@ -5,6 +5,7 @@ A runner asks for nothing else of a GPU, so that a test can give it one that run
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -77,6 +78,9 @@ class CudaDevice(Driver):
         graph = torch.cuda.CUDAGraph()
         self.synchronize(self.stream)
         # torch.cuda.graph would collect garbage and empty PyTorch's pool first: a tenth of a second a contestant.
+        # Without that no garbage may be collected meanwhile: a kernel that is unloaded then breaks the recording.
+        collecting = gc.isenabled()
+        gc.disable()
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             for (before, work), (start, end) in zip(samples, clocks, strict=True):
@@ -86,6 +90,8 @@ class CudaDevice(Driver):
                 self._event(end)
         finally:
             graph.capture_end()
+            if collecting:
+                gc.enable()
         return CudaGraph(self, graph, clocks)
 
     def forget_persisting(self) -> None:

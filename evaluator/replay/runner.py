@@ -23,7 +23,7 @@ from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Stage, Status, Verdict
 
 from .turn import turn
-from .wire import FAULT, LACKS, RAISED, RESULT
+from .wire import FAULT, LACKS, RAISED, RESULT, SPOILED, Spoiled
 
 CUDA = "evaluator.replay.device:CudaDevice"
 START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy machine more
@@ -54,8 +54,9 @@ class Runner:
     def call(self, question: str, *arguments: Any, seconds: float) -> Any:
         """The answer to one of :data:`.bench.QUESTIONS`; what that raises is raised here.
 
-        seconds: after which the process is ended.  Raises Rejected for a kernel that faults or does not end,
-        EnvironmentLacks without a GPU, with one that does not work any more, and once the runner was closed.
+        seconds: after which the process is ended.  Raises Rejected for a kernel that faults or does not end, Spoiled
+        for a baseline that cannot be recorded, EnvironmentLacks without a GPU, with one that does not work any more,
+        and once the runner was closed.
         """
         with self._lock, self._turn():
             self._ready()
@@ -71,6 +72,9 @@ class Runner:
             if kind == FAULT:
                 self._again(f"a kernel's fault ({body})")
                 raise Rejected(_fault(f"the driver reports {body}"))
+            if kind == SPOILED:
+                self._again("a baseline's failure")
+                raise Spoiled(*body)
             if kind == RAISED:
                 raise body
             return body

@@ -17,7 +17,7 @@ from evaluator.confinement import lockdown, portable
 from kernels_generated.runtime import DriverError
 
 from .bench import QUESTIONS, Bench
-from .wire import FAULT, LACKS, RAISED, READY, RESULT
+from .wire import FAULT, LACKS, RAISED, READY, RESULT, SPOILED, Spoiled
 
 
 def main(line: Connection) -> None:
@@ -40,6 +40,9 @@ def main(line: Connection) -> None:
             said: tuple[str, Any] = (RESULT, QUESTIONS[question](*asked, bench))
         except DriverError as error:
             line.send((FAULT, error.code))
+            return
+        except Spoiled as spoiled:
+            line.send((SPOILED, spoiled.args))
             return
         except Exception as error:
             said = (RAISED, portable(error))

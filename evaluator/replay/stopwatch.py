@@ -33,17 +33,26 @@ from evaluator.judging import (
     text,
     wrong,
 )
-from kernels_generated.runtime import Launchable
+from kernels_generated.runtime import DriverError
 from knowledge_base.chips import Chip
 from knowledge_base.records import Status
 from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Task
 
-from .card import Card, Placed
+from .card import Card, Part, Placed
+from .composition import Composition
 from .device import Device, Sample
 
 SETS = 4  # of inputs
 FLUSH = 2  # times the bytes of L2 are written between two samples
+
+
+class Unrecordable(Exception):
+    """The number of a contestant, and what it raised while its graph was recorded."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(number, error)
+        self.number, self.error = number, error
 
 
 class Contestant(Protocol):
@@ -57,68 +66,82 @@ class Contestant(Protocol):
 
 
 class PlanContestant:
-    """A launch plan at a task's own sizes.  ``answers``: the expected results on each set of inputs.
+    """A composition at its own sizes.  ``answers``: the expected results on each set of inputs.
 
-    Making it runs the plan on every set and raises Rejected where it is not right.
+    Making it runs the plans on every set and raises Rejected where a result is not right.
     """
 
     def __init__(
-        self, device: Device, card: Card, task: Task, plan: Launchable, chip: Chip, answers: Iterable[Expected]
+        self, device: Device, card: Card, composition: Composition, chip: Chip, answers: Iterable[Expected]
     ) -> None:
-        self._task, self._plan = task, plan
+        self._composition = composition
         self._answers = tuple(answers)
-        self._placed: list[Placed] = []
-        sizes = dims(task.sizes, chip)
-        for answer in self._answers:
-            outputs = {t.name: torch.empty_like(eager) for t, eager in zip(task.outputs, answer.eager, strict=True)}
-            self._placed.append(card.place(plan.plan, answer.inputs | outputs, sizes))
-        self._made = [t.name for t in task.outputs]
-        self._written = [b.name for b in self._placed[0].bound.buffers if b.internal] + self._made
+        whole = composition.whole
+        steps = []
+        for call, plan in zip(composition.calls, composition.plans, strict=True):
+            at = call.sizes_at(whole.sizes)
+            tensors = (*call.task.inputs, *call.task.outputs)
+            shapes = {t.name: shape_at(t.shape, at) for t in tensors}
+            names = {t.name: n for t, n in zip(tensors, (*call.arguments, *call.results), strict=True)}
+            steps.append(Part(plan.plan, dims(at, chip), shapes, names))
+        self._placed = [card.place(steps) for _ in self._answers]
+        for placed, answer in zip(self._placed, self._answers, strict=True):
+            for name, given in answer.inputs.items():
+                placed.views[name].copy_(given.reshape(placed.views[name].shape))
+        self._written = [name for name in self._placed[0].views if name not in self._answers[0].inputs]
         for before, work in self.samples():
             before()
             work()
         device.synchronize(device.stream)
         self._right()
-        self._first = [[placed.views[name].clone() for name in self._made] for placed in self._placed]
+        self._first = [[value.clone() for value in self._made(placed)] for placed in self._placed]
 
     def samples(self) -> Sequence[Sample]:
         return [(lambda placed=placed: placed.poison(POISON_A.output, self._written), placed.run)  # type: ignore[misc]
                 for placed in self._placed]  # fmt: skip
 
     def check(self) -> None:
+        sizes = text(self._composition.whole.sizes)
         for placed, answer, first in zip(self._placed, self._answers, self._first, strict=True):
             placed.check_guards()
             for name, given in answer.inputs.items():
-                if not same_bits(placed.views[name], given):
+                if not same_bits(placed.views[name].reshape(given.shape), given):
                     message = f"after it was timed, {name}, which it may only read, is not what it was"
                     raise reject(Status.UNSAFE, "input-modified", message)
-            if all(same_bits(placed.views[n], f) for n, f in zip(self._made, first, strict=True)):
+            if all(same_bits(now, then) for now, then in zip(self._made(placed), first, strict=True)):
                 continue
-            if not adds_in_any_order([self._plan]):
-                message = f"after it was timed, a result is not what it was before ({text(self._task.sizes)})"
+            if not adds_in_any_order(self._composition.plans):
+                message = f"after it was timed, a result is not what it was before ({sizes})"
                 raise reject(Status.UNSAFE, "not-deterministic", message)
             self._right()
 
+    def _made(self, placed: Placed) -> list[torch.Tensor]:
+        return [placed.views[name] for name in self._composition.outputs]
+
     def _right(self) -> None:
-        """Raises Rejected where a result is not within the judge's limits."""
-        ops = frozenset(node.op for node in self._task.graph.nodes)
-        measured: dict[str, list[tuple[Case, Errors]]] = {}
-        for placed, answer in zip(self._placed, self._answers, strict=True):
-            for t, reference, eager in zip(self._task.outputs, answer.reference, answer.eager, strict=True):
-                got = placed.views[t.name].reshape(shape_at(t.shape, self._task.sizes))
-                case = Case(t.name, t.dtype, "normal", dict(self._task.sizes), got, reference, eager)
-                errors = measure(case)
-                if isinstance(errors, Failure):
-                    raise Rejected(wrong(errors, None, ops))
-                measured.setdefault(t.name, []).append((case, errors))
-        accept(measured, ops)
+        check_right(self._composition.whole, self._answers, [self._made(placed) for placed in self._placed])
+
+
+def check_right(task: Task, answers: Sequence[Expected], made: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Raises Rejected where a result is not within the judge's limits.  ``made``: of each answer's inputs, in order."""
+    ops = frozenset(node.op for node in task.graph.nodes)
+    measured: dict[str, list[tuple[Case, Errors]]] = {}
+    for answer, results in zip(answers, made, strict=True):
+        for t, got, reference, eager in zip(task.outputs, results, answer.reference, answer.eager, strict=True):
+            shaped = got.reshape(shape_at(t.shape, task.sizes))
+            case = Case(t.name, t.dtype, "normal", dict(task.sizes), shaped, reference, eager)
+            errors = measure(case)
+            if isinstance(errors, Failure):
+                raise Rejected(wrong(errors, None, ops))
+            measured.setdefault(t.name, []).append((case, errors))
+    accept(measured, ops)
 
 
 def race(device: Device, contestants: Sequence[Contestant], rounds: int) -> list[list[float]]:
     """µs of each contestant's samples, in order of time: 2 · rounds · SETS of them.
 
     The i-th samples of two contestants were taken next to each other.  Raises Rejected where one is not right when it
-    is over.
+    is over, Unrecordable where one cannot be recorded.
     """
     flush = device.empty(FLUSH * device.l2_bytes)
 
@@ -131,9 +154,16 @@ def race(device: Device, contestants: Sequence[Contestant], rounds: int) -> list
 
         return prepare, work
 
-    recorded = [device.record([cold(sample) for sample in one.samples()]) for one in contestants]
-    for one in recorded:  # brings the graphs to the device, and its clocks up
-        one.run()
+    recorded = []
+    for number, one in enumerate(contestants):
+        try:
+            recorded.append(device.record([cold(sample) for sample in one.samples()]))
+        except DriverError:
+            raise
+        except Exception as error:
+            raise Unrecordable(number, error) from error
+    for graph in recorded:  # brings the graphs to the device, and its clocks up
+        graph.run()
     times: list[list[float]] = [[] for _ in contestants]
     for turn in range(2 * rounds):
         order = range(len(recorded))

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from .intervals import ratio as ratio
     from .model import floor_us as floor_us
     from .model import modelled as modelled
+    from .model import peak as peak
     from .remeasure import PROCESSES as PROCESSES
+    from .remeasure import in_fresh_processes as in_fresh_processes
     from .remeasure import remeasured as remeasured
     from .timer import MODEL as MODEL
     from .timer import Known as Known
@@ -27,8 +29,8 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         clock=["Measured", "measured"],
-        remeasure=["PROCESSES", "remeasured"],
+        remeasure=["PROCESSES", "in_fresh_processes", "remeasured"],
         intervals=["Interval", "median", "ratio"],
-        model=["floor_us", "modelled"],
+        model=["floor_us", "modelled", "peak"],
         timer=["MODEL", "Known", "Modelled", "Timer", "timed"],
     )

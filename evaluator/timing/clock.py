@@ -7,9 +7,8 @@ processes are put together by :func:`measured`.  docs/measuring.md has the metho
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
-from evaluator.replay import Runner, cubins_of
+from evaluator.replay import Composition, Runner, cubins_of
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip, chip
 from knowledge_base.records import Kind, Measurement, Trial, Verdict
@@ -48,20 +47,20 @@ class Measured:
             return None
         samples: list[float] = []
         for _ in range(LOOKS):
-            samples += look(self._runner, task, plan, cubins, on, self._seed)
+            samples += look(self._runner, Composition.of_task(task, plan, cubins), on, self._seed)
             found = measured([samples], task, trial.shape, on)
             if found.status != "unstable":
                 break
         return found
 
 
-def look(runner: Runner, task: Task, plan: Launchable, cubins: Mapping[str, bytes], on: Chip, seed: int) -> list[float]:
-    """µs of a plan's samples in the runner's process, at the task's own sizes.
+def look(runner: Runner, composition: Composition, on: Chip, seed: int) -> list[float]:
+    """µs of a composition's samples in the runner's process, at its own sizes.
 
     Raises Rejected where a result is wrong on the card, or the kernel faults or hangs there.
     """
     samples: list[float]
-    (samples,) = runner.call("raced", task, [(plan, cubins)], on, seed, ROUNDS, seconds=QUESTION_S)
+    (samples,) = runner.call("raced", [composition], on, seed, ROUNDS, seconds=QUESTION_S)
     return samples
 
 

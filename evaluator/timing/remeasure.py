@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from evaluator.judging import Rejected, finished
-from evaluator.plans import Plans
-from evaluator.replay import Runner, cubins_of
-from kernels_generated.runtime import Launchable
+from evaluator.replay import Composition, Runner
 from knowledge_base.chips import chip
 from knowledge_base.records import Measurement, Trial, Verdict
-from knowledge_base.snf.task import Task
 
 from .clock import look, measured
 
@@ -24,22 +22,25 @@ PROCESSES = 5
 MOST = 10  # where an interval is too wide
 
 
-def remeasured(
-    trials: Sequence[tuple[Trial, Task]],
-    plans: Plans,
-    runner: Runner,
-    seed: int,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Trial]:
-    """The trials, each with a time of PROCESSES new processes, or the verdict of one that is not right in one of them.
+class Sampled(Protocol):
+    """Something of which fresh processes take samples.  ``open``: whether more of them are to."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def sample(self, process: Runner, seed: int) -> None: ...
+
+
+def in_fresh_processes(
+    works: Sequence[Sampled], runner: Runner, seed: int, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Has each sampled in PROCESSES new processes; what is open then in as many again, at most MOST in all.
 
     The processes start together, and measure one after another once all are there: nothing else happens on the GPU.
-    runner: says how they are made; it rests meanwhile.  A time whose interval is too wide is measured in as many again,
-    then it is ``unstable``.  Raises EnvironmentLacks where the GPU cannot be used.
+    runner: says how they are made; it rests meanwhile.  Raises EnvironmentLacks where the GPU cannot be used.
     """
-    finals = [_Final(trial, task, *_compiled(trial, plans)) for trial, task in trials]
     number = 0
-    while number < MOST and (under_way := [one for one in finals if one.open]):
+    while number < MOST and (under_way := [one for one in works if one.open]):
         with ExitStack() as stack:
             processes = [stack.enter_context(runner.another()) for _ in range(PROCESSES)]
             for process in processes:
@@ -49,6 +50,18 @@ def remeasured(
                 say(f"process {number}")
                 for one in under_way:
                     one.sample(process, seed + number)
+
+
+def remeasured(
+    trials: Sequence[tuple[Trial, Composition]], runner: Runner, seed: int, say: Callable[[str], None] = lambda _: None
+) -> list[Trial]:
+    """The trials, each with a time of PROCESSES new processes, or the verdict of one that is not right in one of them.
+
+    Each with what it runs.  A time whose interval is too wide is measured in as many again, then it is ``unstable``.
+    Raises EnvironmentLacks where the GPU cannot be used.
+    """
+    finals = [_Final(trial, composition) for trial, composition in trials]
+    in_fresh_processes(finals, runner, seed, say)
     return [one.result for one in finals]
 
 
@@ -57,9 +70,7 @@ class _Final:
     """A trial that is measured: what runs, the samples of each process so far, why no more are taken."""
 
     trial: Trial
-    task: Task
-    plan: Launchable
-    cubins: dict[str, bytes]
+    composition: Composition
     samples: list[list[float]] = field(default_factory=list)
     rejected: Verdict | None = None
 
@@ -71,7 +82,7 @@ class _Final:
 
     @property
     def time(self) -> Measurement:
-        return measured(self.samples, self.task, self.trial.shape, chip(self.trial.chip))
+        return measured(self.samples, self.composition.whole, self.trial.shape, chip(self.trial.chip))
 
     @property
     def result(self) -> Trial:
@@ -83,13 +94,6 @@ class _Final:
         if self.rejected is not None:
             return
         try:
-            self.samples.append(look(process, self.task, self.plan, self.cubins, chip(self.trial.chip), seed))
+            self.samples.append(look(process, self.composition, chip(self.trial.chip), seed))
         except Rejected as rejected:
             self.rejected = rejected.verdict
-
-
-def _compiled(trial: Trial, plans: Plans) -> tuple[Launchable, dict[str, bytes]]:
-    plan = plans.of(trial)[0]
-    cubins = cubins_of([plan], chip(trial.chip))
-    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
-    return plan, cubins

@@ -4,7 +4,7 @@ The standard library is all it needs, and anyone may import it; the CUDA driver 
 a plan on a GPU.
 """
 
-from .bound import BoundPlan, Unlaunchable, bind
+from .bound import BoundPlan, Buffer, Unlaunchable, bind
 from .driver import Driver, DriverError
 from .expr import Expr, ExprError, evaluate
 from .launcher import Launcher, PreparedPlan
@@ -12,6 +12,7 @@ from .plan import Launchable, LaunchPlan, PlanError, loads
 
 __all__ = [
     "BoundPlan",
+    "Buffer",
     "Driver",
     "DriverError",
     "Expr",

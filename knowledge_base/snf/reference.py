@@ -9,7 +9,7 @@ This module compares nothing and decides nothing: see the judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernels_generated.runtime.expr import evaluate
@@ -51,9 +51,8 @@ def run(
     scalars = {n.name for n in graph.nodes if is_scalar(n)}
     last_use = {arg: i for i, n in enumerate(graph.nodes) for arg in n.args}
     for i, node in enumerate(graph.nodes):
-        env[node.name] = _run_node(
-            node, [env[a] for a in node.args], graph.sizes, mode, precision, node.name in scalars
-        )
+        compute = step(node, graph.sizes, mode, precision, node.name in scalars)
+        env[node.name] = compute([env[a] for a in node.args])
         for arg in set(node.args):
             if last_use[arg] == i and arg not in graph.outputs and arg not in scalars:
                 del env[arg]  # a GPT-2 at full size would not fit otherwise
@@ -97,7 +96,11 @@ def _upcast(value: torch.Tensor) -> torch.Tensor:
     return value if value.dtype == torch.bool else value.to(torch.int64)
 
 
-def _run_node(node: Node, args: list[Any], sizes: Mapping[str, int], mode: Mode, precision: str, scalar: bool) -> Any:
+def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str, scalar: bool) -> Callable[[list[Any]], Any]:
+    """What ``node`` computes of its arguments at ``sizes``: torch tensors, and numbers for scalars.
+
+    scalar: whether the node is one.  All that can be known before is, so that what is returned calls torch alone.
+    """
     import torch
 
     op, attrs = OPS[node.op], dict(node.attrs)
@@ -108,20 +111,25 @@ def _run_node(node: Node, args: list[Any], sizes: Mapping[str, int], mode: Mode,
         attrs["shape"] = shape_at(attrs["shape"], sizes)
     if node.op == "cast":
         attrs["dtype"] = torch.float64 if mode == "fp64" and node.dtype in FLOATS else torch_dtype(node.dtype)
-    if scalar and args:  # a number from numbers: float64 arithmetic
-        return op.run([torch.tensor(a, dtype=torch.float64) for a in args], attrs).item()
-    if mode == "eager" and not scalar:
-        args = _as_stored(op.kind, args, precision)
-    if not scalar and op.kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64"):
-        args = [
-            _float(a, torch.float64 if mode == "fp64" else torch.float32) for a in args
-        ]  # torch would go by default dtype
-    out = op.run(args, attrs)
-    if mode == "eager" and not scalar and out.dtype != torch_dtype(node.dtype):
-        out = out.to(torch_dtype(node.dtype))
-    if mode == "fp64" and not scalar and out.is_floating_point() and out.dtype != torch.float64:
-        out = out.to(torch.float64)
-    return out
+    if scalar:  # a number from numbers: float64 arithmetic
+        return lambda args: op.run([torch.tensor(a, dtype=torch.float64) for a in args], attrs).item() if args else (
+            op.run(args, attrs)
+        )  # fmt: skip
+    run, kind, stored, eager = op.run, op.kind, torch_dtype(node.dtype), mode == "eager"
+    wide = torch.float32 if eager else torch.float64
+    floats = kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64")
+
+    def compute(args: list[Any]) -> Any:
+        if eager:
+            args = _as_stored(kind, args, precision)
+        if floats:
+            args = [_float(a, wide) for a in args]  # torch would go by default dtype
+        out = run(args, attrs)
+        if eager:
+            return out if out.dtype == stored else out.to(stored)
+        return out.to(wide) if out.is_floating_point() and out.dtype != wide else out
+
+    return compute
 
 
 def _float(value: Any, dtype: torch.dtype) -> Any:

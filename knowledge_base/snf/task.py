@@ -103,6 +103,17 @@ class Call:
     results: tuple[str, ...]
     sizes: tuple[tuple[str, Expr], ...] = ()
 
+    @classmethod
+    def whole(cls, task: Task) -> Call:
+        """The one call of a target that is a task, in the task's own names and dimensions."""
+        arguments, results = tuple(t.name for t in task.inputs), tuple(t.name for t in task.outputs)
+        return cls(task, arguments, results, sizes=tuple((d, d) for d in task.sizes))
+
+    def sizes_at(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The dimensions of the call's task where the target's are ``sizes``."""
+        found = {name: sizes_language.evaluate(expr, sizes) for name, expr in self.sizes}
+        return found or dict(self.task.sizes)
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -119,6 +130,17 @@ class Decomposition:
         for call in self.calls:
             seen.setdefault((call.task.identity, call.task.graph.dims), call.task)
         return tuple(seen.values())
+
+    @property
+    def whole(self) -> Task:
+        """The target in the form of a task, with the constraints of all its calls in its own dimensions."""
+        found = []
+        for call in self.calls:
+            by = dict(call.sizes)
+            for comparison, left, right in call.task.constraints:
+                found.append((comparison, sizes_language.substitute(left, by), sizes_language.substitute(right, by)))
+        graph = self.graph
+        return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(found)))
 
 
 def uses(decomposition: Decomposition) -> Mapping[str, int]:

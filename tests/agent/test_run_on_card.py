@@ -4,62 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from card_runs import PROCESSES, SMALL, emulated, go
 from device_double import DOUBLE
-from model_runs import ADD, Said
+from model_runs import Said
 
 from agent.cli import invoke
 from agent.loop import winners
-from agent.loop.rundir import RunFolder
-from agent.loop.summary import RunSummary
-from agent.loop.target_work import RunOptions, run
-from agent.proposers.choice import choose
 from agent.proposers.synthesizer import synthesize
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
 from evaluator.replay import Runner
-from evaluator.timing import Measured
 from evaluator.trial import begin
-from kernels_generated.runtime.plan import Launchable
-from knowledge_base.chips import CHIPS, Chip
+from knowledge_base.chips import CHIPS
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.snf import decompose, parse
-from knowledge_base.store import RunRecord, Store
-
-PROCESSES = 2  # fresh ones: as many take turns on a GPU, here they would be long in starting
-SMALL = ADD.replace("256, 512", "16, 32")
+from knowledge_base.store import Store
 
 
 @pytest.fixture(autouse=True)
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner's process finds the device beside the tests; a cubin is a bytecode, which the device reads."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setattr("agent.loop.task_work.TRIED", 3)
-    monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
-    monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)
-    for module in ("timing.clock", "timing.remeasure", "replay.confirm"):
-        monkeypatch.setattr(f"evaluator.{module}.cubins_of", bytecodes)
-
-
-def bytecodes(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes]:
-    return {digest: data for plan in plans for digest, data in plan.kernels.items()}
-
-
-def go(folder: Path, script: Mapping[str, object], name: str = "first", said: Said | None = None) -> RunSummary:
-    options = RunOptions("target", seed=1, jobs=1)
-    choice = choose("synthesizer", None)
-    with Store.open(str(folder / "kb.db")) as store, Runner(DOUBLE, {}, script) as runner:
-        store.start_run(RunRecord(name, "target", "h200", "cuda", choice.name, "running"))
-        where = RunFolder(name, folder)
-        try:
-            target, timer = parse(SMALL, "target"), Measured(runner, 1)
-            chip, progress = CHIPS["h200"], said or Said()
-            return run(name, options, target, chip, choice, store, where, progress, timer, runner)
-        finally:
-            where.close()
+    emulated(monkeypatch)
 
 
 def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processes(
@@ -77,7 +44,7 @@ def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processe
     assert task.trial is not None
     assert task.trial.verdict is not None
     assert {"normal, on the GPU", "on the GPU, full size", "GPU − emulator"} <= set(task.trial.verdict.numbers)
-    assert any("measuring 1 kernel in fresh processes" in line for line in said.lines)
+    assert any("measuring 1 kernel and the whole target in fresh processes" in line for line in said.lines)
     report = (tmp_path / "first" / "report.md").read_text()
     assert re.search(r"\| 40\.\d \(3\d\.\d to 4\d\.\d, 2 processes\) \|", report), report
     (winner,) = winners.read(tmp_path / "first" / "winners" / task.task.name)["winners"]

@@ -14,7 +14,7 @@ from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
 
 from evaluator.compile import compile_kernels
 from evaluator.judging import Rejected, question
-from evaluator.replay import Runner, bench
+from evaluator.replay import Composition, Runner, bench
 from evaluator.replay.bench import NearOracle
 from evaluator.replay.card import Card
 from evaluator.replay.stopwatch import SETS, PlanContestant, race
@@ -35,7 +35,7 @@ def raced(name: str, script: Mapping[str, object], count: int = 1, rounds: int =
     """µs of ``count`` contestants, all the same plan; its bytecode is the double's cubin."""
     task, one = traced(name)
     emulated = bench.Bench(DeviceDouble({}, script))
-    return bench.raced(task, [(one, dict(one.kernels))] * count, CHIP, 1, rounds, emulated)
+    return bench.raced([Composition.of_task(task, one, dict(one.kernels))] * count, CHIP, 1, rounds, emulated)
 
 
 # ---------------------------------------------------------------------------------------------------- turns
@@ -87,7 +87,8 @@ def test_within_a_graph_no_inputs_are_met_twice() -> None:
     questions = [question(task, task.sizes, "normal", seed) for seed in range(SETS)]
     answers = list(NearOracle(device.place).expect_all(questions))
     assert len({float(answer.inputs["x"][0, 0]) for answer in answers}) == SETS
-    race(device, [PlanContestant(device, Card(device, one.kernels), task, one, CHIP, answers)], rounds=1)
+    whole = Composition.of_task(task, one, one.kernels)
+    race(device, [PlanContestant(device, Card(device, one.kernels), whole, CHIP, answers)], rounds=1)
     graphs = [device.read[start : start + SETS] for start in range(0, len(device.read), SETS)]
     assert len(graphs) == 4  # the check, the one that brings it there, and two turns
     assert all(len(set(graph)) == SETS and graph == graphs[0] for graph in graphs)

@@ -24,7 +24,13 @@ from tilegym.backend.dispatcher import _REGISTRY  # noqa: E402
 from tilegym.ops import cutile as _loaded  # noqa: E402, F401
 
 from evaluator import emulator  # noqa: E402
+from evaluator.baselines import BASELINES  # noqa: E402
+from evaluator.judging import computed, question  # noqa: E402
+from evaluator.replay.stopwatch import check_right  # noqa: E402
 from evaluator.tileir.sanitizer import Sanitizer  # noqa: E402
+from knowledge_base.snf import parse  # noqa: E402
+from knowledge_base.snf.everyday import everyday  # noqa: E402
+from knowledge_base.snf.task import Task  # noqa: E402
 
 FILLS = (5.0, -48.0)  # finite: honest attention kernels multiply padding by zero
 
@@ -194,3 +200,35 @@ def test_silu_and_mul_and_swiglu(gym: Gym, dtype: torch.dtype) -> None:
     exact = F.silu(a.double()) * b.double()
     gym.agree("silu_and_mul", lambda f: f(torch.cat((a, b), -1)), exact, 4)
     gym.agree("get_swiglu", lambda f: f()(a, b), exact, 4)
+
+
+# ---------------------------------------------------------------------------------------------------- as a baseline
+
+
+def written(name: str, text: str) -> Task:
+    return Task(name, "", parse(text, name))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        everyday("layernorm", M=37, N=64),
+        everyday("softmax", M=37, N=64),
+        everyday("gelu", M=5, N=64),
+        everyday("attention_qkv", B=1, H=2, T=40, D=64),
+        Task(
+            "linear", "", parse("M, N, K = 40, 48, 64\nx: bf16[M, K]\nw: weight.bf16[N, K]\ny = Linear(x, w)", "linear")
+        ),
+        Task("rmsnorm", "", parse("M, N = 37, 64\nx: bf16[M, N]\nw: weight.bf16[N]\ny = RMSNorm(x, w)", "rmsnorm")),
+    ],
+    ids=lambda task: task.name,
+)
+def test_as_a_baseline_it_computes_the_task(gym: Gym, task: Task) -> None:
+    function = BASELINES["TileGym"].make(task, torch.device("cpu"))
+    assert function is not None
+    answer = computed(question(task, task.sizes, "normal", 1))
+    with torch.no_grad():
+        made = function(*(answer.inputs[t.name] for t in task.inputs))
+    check_right(task, [answer], [made])
+    assert gym.kernels
+    assert gym.findings == []
