@@ -33,7 +33,7 @@ ROOMS = (
     "agent.proposers", "agent.proposers.synthesizer", "prompts",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
-SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "optuna", "matplotlib"}
+SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "matplotlib"}
 # Stand-ins are called as what they stand in for.
 STAND_INS = "evaluator.trace.fake_torch"
 

@@ -59,10 +59,7 @@ def bench(
         with Runner() if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
             if runner is not None:
                 card = dict(runner.description)
-                names = ", ".join(one.name for one in contests)
-                comparison.held(
-                    contests, runner, seed, lambda now: status.update(f"{now} of {PROCESSES}: {names}, with baselines")
-                )
+                comparison.held(contests, runner, seed, lambda now: status.update(f"{PROCESSES} processes, {now} …"))
         _record(store, contests)
     document: dict[str, Any] = {
         "target": target,

@@ -119,7 +119,7 @@ def cupy(task: Task, place: torch.device) -> Callable[..., tuple[torch.Tensor, .
     nodes = [node for node in task.graph.nodes if not is_scalar(node)]
     if any(node.op not in CUPY for node in nodes) or any(t.dtype not in ("f16", "f32") for t in task.inputs):
         return None
-    import cupy as cp  # type: ignore[import-not-found]
+    import cupy as cp
 
     allocator = cp.cuda.PythonFunctionAllocator(
         lambda size, device: torch.cuda.caching_allocator_alloc(size, device, torch.cuda.current_stream()),
@@ -144,7 +144,7 @@ def _gelu(cp: Any, args: list[Any], attrs: Mapping[str, Any]) -> Any:
     (x,) = args
     if attrs["approximate"] == "tanh":
         return 0.5 * x * (1 + cp.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
-    from cupyx.scipy.special import erf  # type: ignore[import-not-found]
+    from cupyx.scipy.special import erf
 
     return 0.5 * x * (1 + erf(x * 0.7071067811865476))
 

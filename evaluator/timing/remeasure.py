@@ -23,7 +23,10 @@ MOST = 10  # where an interval is too wide
 
 
 class Sampled(Protocol):
-    """Something of which fresh processes take samples.  ``open``: whether more of them are to."""
+    """Something of which fresh processes take samples; ``open``: as long as more of them are to."""
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def open(self) -> bool: ...
@@ -47,8 +50,8 @@ def in_fresh_processes(
                 _ = process.description  # waits until it has its device
             for process in processes:
                 number += 1
-                say(f"process {number}")
                 for one in under_way:
+                    say(f"process {number}: {one.name}")
                     one.sample(process, seed + number)
 
 
@@ -73,6 +76,10 @@ class _Final:
     composition: Composition
     samples: list[list[float]] = field(default_factory=list)
     rejected: Verdict | None = None
+
+    @property
+    def name(self) -> str:
+        return self.composition.whole.name
 
     @property
     def open(self) -> bool:
