@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -342,6 +343,20 @@ def from_driver(device: int = 0) -> Chip:
     Raises EnvironmentLacks where there is no driver or no such device, UserError for an unsupported architecture.
     """
     return from_answers(*_ask_driver(device))
+
+
+def devices_of(chip: Chip) -> list[int]:
+    """The numbers of the visible CUDA devices that are this chip; none without a driver."""
+    found = []
+    for number in itertools.count():
+        try:
+            if from_driver(number).name == chip.name:
+                found.append(number)
+        except EnvironmentLacks:  # there is no such device: those before were all
+            return found
+        except UserError:  # one that cuTile has no code for
+            continue
+    raise AssertionError
 
 
 def from_answers(product: str, memory_bytes: int, answers: Mapping[str, int]) -> Chip:

@@ -38,14 +38,16 @@ def bytecodes(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes]:
     return {digest: data for plan in plans for digest, data in plan.kernels.items()}
 
 
-def go(folder: Path, script: Mapping[str, object], name: str = "first", said: Said | None = None) -> RunSummary:
+def go(
+    folder: Path, script: Mapping[str, object], name: str = "first", said: Said | None = None, text: str = SMALL
+) -> RunSummary:
     options = RunOptions("target", seed=1, jobs=1)
     choice = choose("synthesizer", None)
     with Store.open(str(folder / "kb.db")) as store, Runner(DOUBLE, {}, script) as runner:
         store.start_run(RunRecord(name, "target", "h200", "cuda", choice.name, "running"))
         where = RunFolder(name, folder)
         try:
-            target, timer = parse(SMALL, "target"), Measured(runner, 1)
+            target, timer = parse(text, "target"), Measured(runner, 1)
             chip, progress = CHIPS["h200"], said or Said()
             return run(name, options, target, chip, choice, store, where, progress, timer, runner)
         finally:

@@ -41,7 +41,8 @@ class DeviceDouble:
     byte so far behind the start of its last array.  idle: launches from that number on do nothing.  unsteady: every
     launch adds to a low byte of its last array.  off: every launch from that number on adds to a high one.  full:
     memory for no more than so many bytes.  lost: a file; once a process of the device has been lost, fills of those
-    after it fail.  clock: (µs, the standard deviation of its logarithm).
+    after it fail.  clock: (µs, the standard deviation of its logarithm); clock of 2: of a sample of two launches.
+    unrecordable: no graph of samples that launch nothing of ours.
     """
 
     l2_bytes = 1 << 12
@@ -135,8 +136,8 @@ class DeviceDouble:
     def forget_persisting(self) -> None:
         pass
 
-    def tick(self) -> float:
-        us, noise = self._script.get("clock", (100.0, 0.01))  # type: ignore[misc]
+    def tick(self, launches: int) -> float:
+        us, noise = self._script.get(f"clock of {launches}", self._script.get("clock", (100.0, 0.01)))  # type: ignore[misc]
         return us * math.exp(self._random.gauss(0.0, noise))
 
     def _window(self, address: int, memory: Memory) -> int:
@@ -161,11 +162,14 @@ class _Samples:
         self._device, self._samples = device, samples
 
     def run(self) -> list[float]:
+        took = []
         for before, work in self._samples:
             before()
+            start = self._device.launches
             work()
+            took.append(self._device.tick(self._device.launches - start))
         self._device.synchronize(self._device.stream)
-        return [self._device.tick() for _ in self._samples]
+        return took
 
 
 def _letter(kind: ir.TileType) -> str:

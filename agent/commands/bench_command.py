@@ -15,14 +15,14 @@ from agent.comparison import Contest
 from agent.console import console, emit, table, us
 from agent.files import write_at_once
 from agent.loop import RUNS, new_id, versions
-from evaluator.replay import OURS, Runner
+from evaluator.replay import OURS
 from evaluator.timing import PROCESSES
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError
 from knowledge_base.snf import load_target
 from knowledge_base.store import Store
 
-from .hardware import check_device, chip_for, device_for
+from .hardware import check_device, chip_for, device_for, runner_for
 
 FOLDER = RUNS / "bench"
 ACROSS, BASELINE_WIDTH = 4, 13  # baselines beside each other in a table of all, and their columns
@@ -56,7 +56,7 @@ def bench(
             mend = f"First: agent run --target {target} {sizes}".strip()
             raise UserError(f"the knowledge base has no kernel for {target} on {chip.name} at these sizes", mend)
         card: dict[str, str] = {}
-        with Runner() if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
+        with runner_for(chip) if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
             if runner is not None:
                 card = dict(runner.description)
                 comparison.held(contests, runner, seed, lambda now: status.update(f"{PROCESSES} processes, {now} …"))

@@ -22,7 +22,7 @@ from evaluator.judging import (
     summary,
 )
 from evaluator.plans import Plans
-from evaluator.replay import Runner, confirmed
+from evaluator.replay import AnyRunner, Runner, confirmed
 from evaluator.timing import Measured, timed
 from evaluator.trace import Request, read_axes, trace
 from evaluator.trial import begin
@@ -231,7 +231,7 @@ def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvid
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _measured(trial: Trial, task: Task, plans: Plans, runner: Runner) -> Trial:
+def _measured(trial: Trial, task: Task, plans: Plans, runner: AnyRunner) -> Trial:
     """The trial with its time on the card, or the verdict of a kernel that is not right while it is timed."""
     try:
         return timed(trial, task, plans, Measured(runner))

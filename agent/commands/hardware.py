@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from knowledge_base.chips import DEFAULT, Chip, chip, from_driver
+from functools import partial
+
+from evaluator.replay import CUDA, AnyRunner, Runner, Runners
+from knowledge_base.chips import DEFAULT, Chip, chip, devices_of, from_driver
 from knowledge_base.errors import EnvironmentLacks, UserError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -45,6 +48,14 @@ def device_for(device: str, chip: Chip) -> str:
         return "cpu"
     mend = f"Leave --gpu out, or name --gpu {card.name}. {CPU_INSTEAD}"
     raise UserError(f"--device cuda: kernels are for {chip.name}, and this machine has {card.product}", mend)
+
+
+def runner_for(chip: Chip) -> AnyRunner:
+    """A runner on each GPU of this machine that is ``chip``, as one."""
+    numbers = devices_of(chip)
+    if len(numbers) < 2:
+        return Runner(CUDA, *numbers)
+    return Runners([partial(Runner, CUDA, number) for number in numbers])
 
 
 def check_device(device: str) -> None:

@@ -16,7 +16,6 @@ from agent.progress import Bars, Lines, Progress
 from agent.proposers import Choice, choose, replayed
 from evaluator import toolchain
 from evaluator.confinement import containment
-from evaluator.replay import Runner
 from evaluator.timing import MODEL, Measured
 from knowledge_base import browse
 from knowledge_base.chips import Chip
@@ -27,7 +26,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import check_device, chip_for, device_for
+from .hardware import check_device, chip_for, device_for, runner_for
 
 
 def run(
@@ -97,7 +96,7 @@ def run(
         held = containment()
         progress, shown = _progress(err)
         try:
-            with shown, Runner() if where == "cuda" else nullcontext() as runner:
+            with shown, runner_for(chip) if where == "cuda" else nullcontext() as runner:
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
                 progress.say(f"kernels by the {choice.by}: {choice.why}")
                 progress.say(f"candidates are contained: {held.level.value}{held.short_of}")

@@ -11,14 +11,13 @@ from agent import loop
 from agent.console import console, emit, pairs, table, us
 from agent.loop import SearchResult, recorded
 from evaluator.plans import Plans
-from evaluator.replay import Runner
 from evaluator.timing import MODEL, Measured
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
 from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf import task_named
 
 from .check import note_of, print_verdict, read_source
-from .hardware import chip_for, device_for
+from .hardware import chip_for, device_for, runner_for
 
 SHOWN = 20  # rows of the table; --json has all
 
@@ -50,7 +49,7 @@ def search(
         def progress(done: int, expected: int, _: Trial) -> None:
             status.update(f"{done} of {expected} configurations")
 
-        with Runner() if where == "cuda" else nullcontext() as runner:
+        with runner_for(chip) if where == "cuda" else nullcontext() as runner:
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(
                 candidate, task, chip, jobs=jobs or None, seed=seed or 0, timer=timer, plans=plans, progress=progress

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agent.loop import WHOLE, composition, label_tasks
 from evaluator.judging import Rejected
 from evaluator.plans import Plans
-from evaluator.replay import OURS, Composition, Runner, Spoiled, cubins_of
+from evaluator.replay import OURS, AnyRunner, Composition, Spoiled, cubins_of
 from evaluator.timing import PROCESSES, in_fresh_processes, measured
 from knowledge_base.chips import Chip
 from knowledge_base.records import Trial, Verdict
@@ -44,7 +44,7 @@ class Contest:
     def open(self) -> bool:
         return self.rejected is None and self.composition is not None and len(self.series.get(OURS, ())) < PROCESSES
 
-    def sample(self, process: Runner, seed: int) -> None:
+    def sample(self, process: AnyRunner, seed: int) -> None:
         if not self.open:
             return
         try:
@@ -58,7 +58,7 @@ class Contest:
             else:
                 self.series.setdefault(name, []).append(found)
 
-    def _asked(self, process: Runner, seed: int) -> dict[str, list[float] | str]:
+    def _asked(self, process: AnyRunner, seed: int) -> dict[str, list[float] | str]:
         while True:
             try:
                 asked = (self.composition, self.chip, seed, ROUNDS, tuple(self.lacking))
@@ -112,7 +112,7 @@ def gathered(store: Store, graph: Graph, chip: Chip) -> tuple[list[Contest], lis
     return contests, missing
 
 
-def held(contests: Sequence[Contest], runner: Runner, seed: int, say: Callable[[str], None]) -> None:
+def held(contests: Sequence[Contest], runner: AnyRunner, seed: int, say: Callable[[str], None]) -> None:
     """Has them timed, each with its baselines, in fresh processes.  Raises EnvironmentLacks without a working GPU."""
     in_fresh_processes(contests, runner, seed, say)
 

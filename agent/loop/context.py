@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.progress import Progress
 from agent.proposers import Proposer
 from evaluator.plans import Plans
-from evaluator.replay import Runner
+from evaluator.replay import AnyRunner
 from evaluator.timing import Timer
 from knowledge_base.chips import Chip
 from knowledge_base.store import Store
@@ -41,12 +41,13 @@ class RunContext:
     plans: Plans  # of all trials of the run
     proposers: tuple[Proposer, ...]  # one after another, each until it has no more or its rounds are over
     timer: Timer  # times of its kind are what the run compares by
-    runner: Runner | None  # the GPU's, where the run has one
+    runner: AnyRunner | None  # the GPU's, where the run has one
     chip: Chip
     evaluator: str
     seed: int
     rounds: int  # of each proposer, for each task
     cores: int  # for the assemblers of all tasks
+    assemblers: threading.Semaphore  # one slot for each core
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None

@@ -14,7 +14,7 @@ from typing import Self
 from evaluator.confinement import containment
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
-from evaluator.replay import Runner, confirmed
+from evaluator.replay import AnyRunner, confirmed
 from knowledge_base.chips import Chip
 from knowledge_base.records import Trial
 from knowledge_base.snf.task import Decomposition, Task
@@ -29,7 +29,7 @@ class Judges:
     are needed.  Calls raise EnvironmentLacks where a process cannot start, and all of them once the pool was stopped.
     """
 
-    def __init__(self, count: int, runner: Runner | None = None) -> None:
+    def __init__(self, count: int, runner: AnyRunner | None = None) -> None:
         self._count, self._stopped = count, False
         self._runner = runner
         self._lock = threading.Lock()

@@ -76,7 +76,8 @@ def _totals(run: Document) -> str:
     for name, plan in run["plans"].items():
         counts = f"{count(plan['tasks'], 'task')}, {count(plan['calls'], 'call')}"
         chosen = " (chosen)" if name == run["plan"] else ""
-        lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{chosen}")
+        took = f", took {us(plan['us'])} µs" if "us" in plan else ""
+        lines.append(f"plan {name}: {counts}, floor ~{us(plan['floor_us'])} µs{took}{chosen}")
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ those are ranked by the timer's.  It says nothing about right or wrong: that is 
 from __future__ import annotations
 
 import math
-import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.compile import Cache, compile_kernels
+from evaluator.compile import Cache, compile_kernels, cores
 from evaluator.judging import Rejected, defect, finished
 from evaluator.kernel import Kernel, refusal
 from evaluator.plans import Plans
@@ -89,6 +89,7 @@ def search(
     *,
     limit: int = LIMIT,
     jobs: int | None = None,
+    slots: threading.Semaphore | None = None,
     first: Sequence[Axes] = (),
     seed: int = 0,
     seconds: float | None = None,
@@ -101,6 +102,8 @@ def search(
 
     Ranked ones without a time of it stand behind those that have one.
 
+    jobs: assemblers at once.  slots: of which each takes one, where several searches share them; then this one may have
+    more of them when others need none.
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
     plans: what is traced is put there.
@@ -119,7 +122,9 @@ def search(
     warm = len(listed(first, axes))
     deadline = math.inf if seconds is None else started + seconds
     expected = min(limit, len(chosen))
-    run = _Search(candidate, task, chip, jobs or _cores(), cache, timer, plans, progress, expected, deadline)
+    jobs = jobs or cores()
+    slots = slots or threading.Semaphore(jobs)
+    run = _Search(candidate, task, chip, jobs, slots, cache, timer, plans, progress, expected, deadline)
     verdict: Verdict | None = None
     try:
         if measures:
@@ -152,11 +157,12 @@ class _Search:
     """One search's state: configurations decided, plans traced, kernels compiled, the best time so far."""
 
     def __init__(
-        self, candidate: Candidate, task: Task, chip: Chip, jobs: int, cache: Cache | None, timer: Timer,
-        plans: Plans | None, progress: Progress | None, expected: int, deadline: float,
+        self, candidate: Candidate, task: Task, chip: Chip, jobs: int, slots: threading.Semaphore,
+        cache: Cache | None, timer: Timer, plans: Plans | None, progress: Progress | None, expected: int,
+        deadline: float,
     ) -> None:  # fmt: skip
-        self.candidate, self.task, self.chip, self.jobs, self.cache = candidate, task, chip, jobs, cache
-        self.timer = timer
+        self.candidate, self.task, self.chip, self.cache, self.timer = candidate, task, chip, cache, timer
+        self.jobs, self.slots = jobs, slots
         self.progress, self.expected, self.deadline = progress, expected, deadline
         self.trials: list[Trial] = []
         self.plans = Plans() if plans is None else plans
@@ -226,14 +232,13 @@ class _Search:
 
         While a batch is on the GPU others are traced and compiled, which were asked for before its times are known.
         """
-        at_once = min(PREPARING, self.jobs)
-        self.jobs //= at_once  # of each batch
-        with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="compile") as pool, ExitStack() as stack:
+        self.jobs = BATCH  # each batch whole, as far as there are slots
+        with ThreadPoolExecutor(max_workers=PREPARING, thread_name_prefix="compile") as pool, ExitStack() as stack:
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # where the run is stopped
             asked = 0
             batches: deque[Future[list[tuple[int, Trial]]]] = deque()
             while True:
-                while len(batches) <= at_once and not self.late and (count := min(BATCH, self.expected - asked)) > 0:
+                while len(batches) <= PREPARING and not self.late and (count := min(BATCH, self.expected - asked)) > 0:
                     places = sampler.ask(count)
                     if not places:
                         break
@@ -308,7 +313,9 @@ class _Search:
         """Compiles the chunk's kernels that no earlier configuration shares."""
         traced = [self.plans.of(trial)[0] for trial in chunk]
         new = {k: one.kernels[k] for one in traced for k in one.plan.kernels if k not in self.seen}
-        answers = compile_kernels(new, [self.chip.arch], jobs=self.jobs, cache=self.cache, seconds=ASSEMBLY_S)
+        answers = compile_kernels(
+            new, [self.chip.arch], jobs=self.jobs, slots=self.slots, cache=self.cache, seconds=ASSEMBLY_S
+        )
         self.seen |= {digest: answer for (digest, _), answer in answers.items()}
 
     def compiled(self, trial: Trial) -> Trial:
@@ -350,7 +357,3 @@ def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:
     if kind == "measured" and place == "spills" and time is not None:
         place = "ranked"  # what the spills cost is in its time
     return STANDINGS.index(place), us, repr(sorted(trial.configuration.items()))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

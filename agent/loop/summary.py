@@ -17,10 +17,16 @@ from .model_use import ModelUse
 
 @dataclass(frozen=True)
 class Effort:
-    """searched of configurations: how many of the AXES' combinations have a trial.  reused: all was known already."""
+    """searched of configurations: how many of the AXES' combinations of the winner's file have a trial.
+
+    of_all, span: the same of all the task's files.  reused: all was known already.
+    """
 
     searched: int = 0
     configurations: int = 0
+    files: int = 0
+    of_all: int = 0
+    span: int = 0
     seconds: float = 0.0
     reused: bool = False
 

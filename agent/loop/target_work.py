@@ -22,12 +22,12 @@ from agent.progress import Progress
 from agent.proposers import Choice, Workplace, snf_file
 from evaluator.compile import cores
 from evaluator.plans import Plans
-from evaluator.replay import Runner
+from evaluator.replay import AnyRunner
 from evaluator.timing import MODEL, Timer, floor_us
 from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED
-from knowledge_base.records import Measurement, Trial, in_sequence
+from knowledge_base.records import Kind, Measurement, Trial, in_sequence
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.printer import show
@@ -43,7 +43,7 @@ from .judges import Judges
 from .model_use import ModelUse, model_use
 from .rundir import RunFolder
 from .summary import RunSummary, TaskResult
-from .task_work import TaskWork
+from .task_work import WORTH, TaskWork
 
 PLAN = "v2"  # fused; the naive plan is recorded beside it
 PLANS = ("v1", "v2")
@@ -91,7 +91,7 @@ def run(
     folder: RunFolder,
     progress: Progress,
     timer: Timer = MODEL,
-    runner: Runner | None = None,
+    runner: AnyRunner | None = None,
 ) -> RunSummary:
     """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
 
@@ -114,20 +114,20 @@ def run(
             context, at_once=at_once, slots=threading.Semaphore(at_once),
             search_seconds=SEARCH_SECONDS * jobs,
         )  # fmt: skip
-        works = _works(context, decomposition)
-        progress.begin([*(w.label for w in works), WHOLE])
         try:
-            results = _work(works, context)
-            begun = _begun(context, options.target, decomposition, works, results)
-            results, begun = finals(context, works, results, begun)
-            composed = _composed(context, begun)
-            good = all(r.correct for r in results) and composed is not None and composed.correct
+            done = {PLAN: _carried_out(context, options.target, decomposition)}
+            for name, plan in plans.items():
+                if name != PLAN and _promises(context, plan, done[PLAN]):
+                    progress.say(f"plan {name}, whose floor is below that time")
+                    done[name] = _carried_out(context, options.target, plan)
         except KeyboardInterrupt:
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
             folder.log("interrupted")
             raise
     asked = model_use(store.calls(run_id), choice.model)
+    chosen = _fastest(done)
+    results, composed = done[chosen].results, done[chosen].composed
     summary = RunSummary(
         id=run_id,
         target=options.target,
@@ -135,14 +135,14 @@ def run(
         device="cpu" if runner is None else "cuda",
         proposer=choice.name,
         why=choice.why,
-        status="done" if good else "incomplete",
-        plan=PLAN,
-        plans={name: _plan_figures(plan, chip) for name, plan in plans.items()},
+        status="done" if done[chosen].good else "incomplete",
+        plan=chosen,
+        plans={name: _plan_figures(plan, chip) | _plan_time(done.get(name)) for name, plan in plans.items()},
         tasks=_with_shares(results),
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=_notes(options, results, composed, asked),
+        notes=_notes(options, timer.kind, results, composed, asked),
         asked=asked,
     )
     document = summary.document()
@@ -181,11 +181,11 @@ def _context(
     folder: RunFolder,
     judges: Judges,
     timer: Timer,
-    runner: Runner | None,
+    runner: AnyRunner | None,
     progress: Progress,
     stopping: threading.Event,
 ) -> RunContext:
-    minutes = options.budget_minutes
+    minutes, jobs = options.budget_minutes, options.jobs or cores()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     place = Workplace(
         run=run_id,
@@ -210,12 +210,58 @@ def _context(
         starts_alone=choice.name == REPLAY,
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
-        cores=cores(),
+        cores=jobs,
+        assemblers=threading.Semaphore(jobs),
         search_seconds=SEARCH_SECONDS,
         progress=progress,
         deadline=deadline,
         stopping=stopping,
     )
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A fusion plan carried out: what became of its tasks, and of the target made of them."""
+
+    results: list[TaskResult]
+    composed: Trial | None
+
+    @property
+    def good(self) -> bool:
+        return all(r.correct for r in self.results) and self.composed is not None and self.composed.correct
+
+    @property
+    def time(self) -> Measurement | None:
+        """Of the target as one graph, where it was measured so and is correct."""
+        time = self.composed.timed("measured") if self.composed is not None and self.good else None
+        return time if time is not None and time.interval is not None else None
+
+
+def _carried_out(context: RunContext, target: str, decomposition: Decomposition) -> _Done:
+    works = _works(context, decomposition)
+    context.progress.begin([*(w.label for w in works), WHOLE])
+    results = _work(works, context)
+    begun = _begun(context, target, decomposition, works, results)
+    results, begun = finals(context, works, results, begun)
+    return _Done(results, _composed(context, begun))
+
+
+def _promises(context: RunContext, plan: Decomposition, done: _Done) -> bool:
+    """Whether another fusion plan may be faster than the one that is done, which was measured: by its floor."""
+    time = done.time
+    return time is not None and sum(_floor(call.task, context.chip) for call in plan.calls) < time.us
+
+
+def _fastest(done: Mapping[str, _Done]) -> str:
+    """The name of the plan to be kept: the usual one unless another is faster by more than chance."""
+    usual = done[PLAN].time
+    times = {name: one.time for name, one in done.items()}
+    better = {n: t for n, t in times.items() if t is not None and usual is not None and t.over(usual) < WORTH}
+    return min(better, key=lambda name: better[name]) if better else PLAN
+
+
+def _plan_time(done: _Done | None) -> dict[str, float]:
+    return {"us": done.time.us} if done is not None and done.time is not None else {}
 
 
 def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
@@ -295,7 +341,7 @@ def _composed(context: RunContext, begun: Composed | None) -> Trial | None:
 
 
 def _notes(
-    options: RunOptions, results: Sequence[TaskResult], composed: Trial | None, asked: ModelUse | None
+    options: RunOptions, kind: Kind, results: Sequence[TaskResult], composed: Trial | None, asked: ModelUse | None
 ) -> tuple[str, ...]:
     notes = []
     if asked is not None:
@@ -304,11 +350,11 @@ def _notes(
             notes.append(f"The language model gave no kernel ({asked.failure}).")
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
-    searched, span = sum(r.effort.searched for r in results), sum(r.effort.configurations for r in results)
-    if span:
-        notes.append(
-            f"{searched} of {count(span, 'configuration')} compiled; search budget {SEARCH_SECONDS:.0f} s a job."
-        )
+    searched, files = sum(r.effort.of_all for r in results), sum(r.effort.files for r in results)
+    if searched:
+        of = f"of {count(sum(r.effort.span for r in results), 'configuration')} of {count(files, 'file')}"
+        budget = f"; search budget {SEARCH_SECONDS:.0f} s a job" if kind == "modelled" else ""
+        notes.append(f"{searched} {of} compiled{budget}.")
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)

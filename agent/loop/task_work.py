@@ -33,6 +33,7 @@ LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a sh
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
+LONGEST = 120.0  # seconds it may search by measured times: there its tries are counted, not its share of the time
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
@@ -54,7 +55,8 @@ class TaskWork:
 
     def __init__(self, context: RunContext, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls, self.share = context, task, label, calls, share
-        self.seconds = max(SHORTEST, share * context.search_seconds)  # for all candidates of a round
+        by_share = max(SHORTEST, share * context.search_seconds)
+        self.seconds = by_share if context.timer.kind == "modelled" else LONGEST  # for all candidates of a round
         self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
         self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
         self.tried: list[Trial] = []  # what became of this run's candidates, oldest first
@@ -187,6 +189,7 @@ class TaskWork:
             self.task,
             context.chip,
             jobs=context.jobs,
+            slots=context.assemblers,
             limit=limit,
             first=first,
             seconds=seconds,
@@ -326,7 +329,17 @@ class TaskWork:
     def result(
         self, status: str, message: str, start: float, trial: Trial | None = None, folder: str = ""
     ) -> TaskResult:
-        searched, configurations = self.effort() if trial is None else self.searched[trial.candidate.digest]
+        of_all, span = self.effort()
+        searched, configurations = (of_all, span) if trial is None else self.searched[trial.candidate.digest]
+        effort = Effort(
+            searched,
+            configurations,
+            len(self.searched),
+            of_all,
+            span,
+            round(time.monotonic() - start, 3),
+            not self.fresh,
+        )
         return TaskResult(
             label=self.label,
             task=self.task,
@@ -338,7 +351,7 @@ class TaskWork:
             time=self.time(trial) if trial is not None else None,
             plans=self.context.plans.of(trial) if trial is not None else (),
             rejected=self.rejected,
-            effort=Effort(searched, configurations, round(time.monotonic() - start, 3), not self.fresh),
+            effort=effort,
             folder=folder,
             over=self.over,
         )

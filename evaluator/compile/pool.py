@@ -6,8 +6,10 @@ are not: they may be the machine's doing (its load, its memory).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -33,13 +35,15 @@ def compile_kernels(
     archs: Sequence[str] = ARCHS,
     *,
     jobs: int | None = None,
+    slots: threading.Semaphore | None = None,
     cache: Cache | None = None,
     seconds: float = SECONDS,
     progress: Progress | None = None,
 ) -> dict[Key, Compiled | Verdict]:
     """Assembles every bytecode (by its SHA-256) for every architecture; a failure is a Verdict in its place.
 
-    jobs: how many tileiras at once (default: the processors).  cache: default the user's.  seconds: of processor
+    jobs: how many tileiras at once (default: the processors).  slots: of which each takes one meanwhile, where several
+    calls share the processors.  cache: default the user's.  seconds: of processor
     time, the limit for one; of wall time four times that.
     progress: called in this thread for each answer.  Raises EnvironmentLacks without tileiras, UserError for an unknown
     architecture, ValueError for a bytecode that does not have its hash.
@@ -68,7 +72,13 @@ def compile_kernels(
     if wanted:
         pool = ThreadPoolExecutor(max_workers=max(1, min(jobs or cores(), len(wanted))), thread_name_prefix="tileiras")
         try:
-            running = {pool.submit(assemble, k[0], kernels[k[0]], k[1], tool, seconds): k for k in wanted}
+            slot = slots or contextlib.nullcontext()
+
+            def assembled(digest: str, arch: str) -> Compiled | Verdict:
+                with slot:
+                    return assemble(digest, kernels[digest], arch, tool, seconds)
+
+            running = {pool.submit(assembled, *k): k for k in wanted}
             for future in as_completed(running):
                 k, answer = running[future], future.result()
                 results[k] = answer
@@ -78,7 +88,6 @@ def compile_kernels(
                     progress(k, answer)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-        cache.prune()
     return {(digest, arch): results[digest, arch] for digest in kernels for arch in archs}
 
 

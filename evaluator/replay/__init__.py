@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from .composition import Composition as Composition
     from .composition import cubins_of as cubins_of
     from .confirm import confirmed as confirmed
+    from .runner import CUDA as CUDA
+    from .runner import AnyRunner as AnyRunner
     from .runner import Runner as Runner
+    from .runners import Runners as Runners
     from .wire import Spoiled as Spoiled
 else:
     __getattr__, __all__ = exports(
         __name__,
         confirm=["confirmed"],
         composition=["OURS", "Composition", "cubins_of"],
-        runner=["Runner"],
+        runner=["CUDA", "AnyRunner", "Runner"],
+        runners=["Runners"],
         wire=["Spoiled"],
     )

@@ -17,7 +17,7 @@ from knowledge_base.records import Finding, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .composition import cubins_of
-from .runner import Runner
+from .runner import AnyRunner
 
 SECONDS = 120.0  # for one question of the runner; most take less than one
 # Names of rows among a verdict's numbers; GPU is put behind the name of a distribution.
@@ -25,7 +25,7 @@ GPU, GPU_FULL_SIZE, GPU_EMULATOR = "on the GPU", "on the GPU, full size", "GPU â
 
 
 def confirmed(
-    trial: Trial, task: Task, chip: Chip, plans: Plans, runner: Runner, judges: JudgeProcess, seed: int | None = None
+    trial: Trial, task: Task, chip: Chip, plans: Plans, runner: AnyRunner, judges: JudgeProcess, seed: int | None = None
 ) -> Trial:
     """A correct trial with what the GPU says of it: its numbers beside the judge's, or the verdict that rejects it.
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from evaluator.confinement import FreshPython
 from evaluator.judging import Rejected
@@ -30,6 +30,23 @@ START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy 
 KNOWN_ANSWER_S = 30.0
 DOCTOR = "`agent doctor` says what is missing."
 GONE = "Look at nvidia-smi and the system's log (Xid); nothing was measured since the last result that was reported"
+
+
+class AnyRunner(Protocol):
+    """One GPU's runner, or those of several as one (:class:`.runners.Runners`)."""
+
+    @property
+    def description(self) -> Mapping[str, str]: ...
+
+    def call(self, question: str, *arguments: Any, seconds: float) -> Any: ...
+
+    def another(self) -> AnyRunner: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Runner:

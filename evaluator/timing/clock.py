@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from evaluator.replay import Composition, Runner, cubins_of
+from evaluator.replay import AnyRunner, Composition, cubins_of
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip, chip
 from knowledge_base.records import Kind, Measurement, Trial, Verdict
@@ -32,7 +32,7 @@ class Measured:
 
     kind: Kind = "measured"
 
-    def __init__(self, runner: Runner, seed: int | None = None) -> None:
+    def __init__(self, runner: AnyRunner, seed: int | None = None) -> None:
         self._runner = runner
         self._seed = int.from_bytes(os.urandom(6)) if seed is None else seed
 
@@ -54,7 +54,7 @@ class Measured:
         return found
 
 
-def look(runner: Runner, composition: Composition, on: Chip, seed: int) -> list[float]:
+def look(runner: AnyRunner, composition: Composition, on: Chip, seed: int) -> list[float]:
     """µs of a composition's samples in the runner's process, at its own sizes.
 
     Raises Rejected where a result is wrong on the card, or the kernel faults or hangs there.

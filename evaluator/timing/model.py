@@ -7,6 +7,7 @@ names here are the names there.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,8 +115,12 @@ def modelled(
 def launch_work(launch: BoundLaunch, bytecode: bytes) -> Work:
     """The work of one launch; an axis of the grid that is empty counts as one block."""
     x, y, z = (max(1, g) for g in launch.grid)
-    words = [None if isinstance(word, Array) else word for word in launch.words]
-    return count(Kernel.of(bytecode).counts, words, (x, y, z))
+    return _counted(bytecode, tuple(None if isinstance(word, Array) else word for word in launch.words), (x, y, z))
+
+
+@functools.lru_cache(maxsize=256)  # a search asks for each launch twice: before it is compiled, and after
+def _counted(bytecode: bytes, words: tuple[int | float | bool | None, ...], grid: tuple[int, int, int]) -> Work:
+    return count(Kernel.of(bytecode).counts, words, grid)
 
 
 COUNTS = ("occupancy", "waves")  # terms that are no times

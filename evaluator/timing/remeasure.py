@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evaluator.judging import Rejected, finished
-from evaluator.replay import Composition, Runner
+from evaluator.replay import AnyRunner, Composition
 from knowledge_base.chips import chip
 from knowledge_base.records import Measurement, Trial, Verdict
 
@@ -31,11 +31,11 @@ class Sampled(Protocol):
     @property
     def open(self) -> bool: ...
 
-    def sample(self, process: Runner, seed: int) -> None: ...
+    def sample(self, process: AnyRunner, seed: int) -> None: ...
 
 
 def in_fresh_processes(
-    works: Sequence[Sampled], runner: Runner, seed: int, say: Callable[[str], None] = lambda _: None
+    works: Sequence[Sampled], runner: AnyRunner, seed: int, say: Callable[[str], None] = lambda _: None
 ) -> None:
     """Has each sampled in PROCESSES new processes; what is open then in as many again, at most MOST in all.
 
@@ -56,7 +56,10 @@ def in_fresh_processes(
 
 
 def remeasured(
-    trials: Sequence[tuple[Trial, Composition]], runner: Runner, seed: int, say: Callable[[str], None] = lambda _: None
+    trials: Sequence[tuple[Trial, Composition]],
+    runner: AnyRunner,
+    seed: int,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Trial]:
     """The trials, each with a time of PROCESSES new processes, or the verdict of one that is not right in one of them.
 
@@ -97,7 +100,7 @@ class _Final:
             return self.trial.fuller(verdict=finished(self.rejected, self.trial.candidate.source))
         return self.trial.fuller(measurements=(*self.trial.measurements, self.time))
 
-    def sample(self, process: Runner, seed: int) -> None:
+    def sample(self, process: AnyRunner, seed: int) -> None:
         if self.rejected is not None:
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from card_runs import PROCESSES, SMALL, emulated, go
@@ -12,15 +13,16 @@ from device_double import DOUBLE
 from model_runs import Said
 
 from agent.cli import invoke
-from agent.loop import winners
+from agent.loop import target_work, winners
 from agent.proposers.synthesizer import synthesize
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
 from evaluator.replay import Runner
+from evaluator.timing import measured
 from evaluator.trial import begin
 from knowledge_base.chips import CHIPS
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.snf import decompose, parse
+from knowledge_base.snf import decompose, load_target, parse
 from knowledge_base.store import Store
 
 
@@ -107,3 +109,48 @@ def test_a_lost_gpu_ends_the_run_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacks, match="gave no right answer"):
         go(tmp_path, {"lost": str(lost), "dies": 3})
     assert lost.exists()
+
+
+# ---------------------------------------------------------------------------------------------------- fusion plans
+
+TWO = """\
+M, N = 16, 32
+x: bf16[M, N]
+w: weight.bf16[N]
+y = RMSNorm(GELU(x), w)
+"""
+
+
+def test_a_fusion_plan_that_is_faster_as_a_whole_is_chosen(tmp_path: Path) -> None:
+    """The fused kernel, one launch, takes 100 µs, and two kernels of an op each together 50."""
+    said = Said()
+    script = {"clock of 1": (100.0, 0.0001), "clock of 2": (50.0, 0.0001)}
+    summary = go(tmp_path, script, said=said, text=TWO)
+    assert any("plan v1, whose floor is below" in line for line in said.lines)
+    assert (summary.status, summary.plan, len(summary.tasks)) == ("done", "v1", 2)
+    assert [round(summary.plans[name]["us"]) for name in ("v1", "v2")] == [50, 100]
+    assert summary.composed is not None
+    assert summary.composed.time is not None
+    assert summary.composed.time.us == pytest.approx(50.0, rel=0.01)
+
+
+def done(us: float, correct: bool = True) -> target_work._Done:
+    plan = decompose(load_target("gpt2-block").graph, "v1")
+    time = measured([[us] * 9] * 5, plan.whole, plan.whole.sizes, CHIPS["h200"])
+    return target_work._Done([], SimpleNamespace(timed=lambda kind: time, correct=correct))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("other", "chosen"), [(done(500.0), "v1"), (done(594.0), "v2"), (done(700.0), "v2"), (done(500.0, False), "v2")]
+)
+def test_the_usual_plan_stays_unless_another_is_right_and_faster_by_more_than_chance(
+    other: target_work._Done, chosen: str
+) -> None:
+    assert target_work._fastest({"v2": done(600.0), "v1": other}) == chosen
+
+
+@pytest.mark.parametrize(("us", "tried"), [(300.0, False), (500.0, True)])
+def test_a_plan_is_tried_only_where_its_floor_is_below_what_was_measured(us: float, tried: bool) -> None:
+    """The GPT-2 block of single ops reads what the fused one keeps: its floor on an H200 is 300 to 500 µs."""
+    plan = decompose(load_target("gpt2-block").graph, "v1")
+    assert target_work._promises(SimpleNamespace(chip=CHIPS["h200"]), plan, done(us)) == tried  # type: ignore[arg-type]

@@ -314,7 +314,7 @@ def test_tiles_that_do_not_fit_into_memory_are_unsupported(
 def test_a_kernel_of_too_much_text_is_unsupported(process: JudgeProcess) -> None:
     from evaluator.tileir import disassembly
 
-    limit = disassembly.MAX_TEXT
+    limit, limits = disassembly.MAX_TEXT, disassembly.LIMITS
     source = kernel(*["z = v", *["z = z + v"] * 400])
     (traced,) = trace(source, TASK, [Request(TASK.sizes)], CHIP)
     assert isinstance(traced, Traced)
@@ -323,7 +323,8 @@ def test_a_kernel_of_too_much_text_is_unsupported(process: JudgeProcess) -> None
         patch.setattr(disassembly, "LIMITS", replace(disassembly.LIMITS, output_bytes=20_000))
         with pytest.raises(TooLarge, match="more than 0 MiB of Tile IR") as raised:
             disassembly.disassemble(next(iter(traced.kernels.values())))
-        patch.setattr(disassembly, "LIMITS", replace(disassembly.LIMITS, wall_s=0.0))
+        patch.setattr(disassembly, "MAX_TEXT", limit)
+        patch.setattr(disassembly, "LIMITS", replace(limits, wall_s=0.0))
         with pytest.raises(TooLarge, match="takes the disassembler more than 20 s"):
             disassembly.disassemble(next(iter(traced.kernels.values())))
     assert limit == disassembly.LIMITS.output_bytes

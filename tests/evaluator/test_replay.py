@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
 
 from evaluator.judging import JudgeProcess, Rejected
 from evaluator.plans import Plans
-from evaluator.replay import Runner, bench, confirm, confirmed
+from evaluator.replay import Composition, Runner, Runners, bench, confirm, confirmed
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
-from knowledge_base.errors import EnvironmentLacks
+from knowledge_base.chips import Chip, chip, devices_of
+from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.records import Candidate, Status, Trial
 from knowledge_base.snf.task import Task
 
@@ -184,3 +187,40 @@ def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found() -> None:
         with pytest.raises(Rejected, match=r"y\[.*\] is .* on the GPU, .* on the emulator .*RMS difference") as raised:
             judges.agreement(task, (less,), CHIP, 3, made)
     assert raised.value.verdict.status is Status.DISAGREES
+
+
+# ---------------------------------------------------------------------------------------------------- several GPUs
+
+
+def test_a_call_takes_a_gpu_that_is_free_and_a_new_process_the_next_one_in_turn() -> None:
+    """Two devices of two clocks: calls at once are answered by both, and each stays what it is."""
+    task, one = traced("gelu_tiles")
+    asked = ([Composition.of_task(task, one, dict(one.kernels))], CHIP, 1, 1)
+    scripts = [{"clock": (us, 1e-9)} for us in (10.0, 20.0)]
+    with (
+        Runners([partial(Runner, DOUBLE, {}, script) for script in scripts]) as runners,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        assert runners.description["product"] == "emulated"
+        calls = [threads.submit(runners.call, "raced", *asked, seconds=60) for _ in range(6)]
+        seen = {round(call.result()[0][0]) for call in calls}
+        assert seen == {10, 20}
+        for us in (10.0, 20.0, 10.0):
+            with runners.another() as fresh:
+                ((first, *_),) = fresh.call("raced", *asked, seconds=60)
+                assert first == pytest.approx(us)
+    with pytest.raises(EnvironmentLacks, match="was ended"):
+        runners.call("raced", *asked, seconds=60)
+
+
+def test_only_devices_that_are_the_chip_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def driver(number: int) -> Chip:
+        if number == 1:
+            raise UserError("a GPU that is too old")
+        if number > 3:
+            raise EnvironmentLacks("no such device")
+        return chip("h100" if number == 2 else "h200")
+
+    monkeypatch.setattr("knowledge_base.chips.from_driver", driver)
+    assert devices_of(chip("h200")) == [0, 3]
+    assert devices_of(chip("b200")) == []
