@@ -46,6 +46,7 @@ PRUNE = 1.1  # the ideal price may be this much above the best time before a con
 CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
 POOL = 4096  # configurations that a sampler chooses from
+MOST_TRACED = 3  # times as many as are to be tried, where many are pruned
 BATCH = 4  # that it chooses at a time
 PREPARING = 3  # batches that are traced and compiled at once: with more, it chooses while it knows less
 ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
@@ -235,14 +236,18 @@ class _Search:
         self.jobs = BATCH  # each batch whole, as far as there are slots
         with ThreadPoolExecutor(max_workers=PREPARING, thread_name_prefix="compile") as pool, ExitStack() as stack:
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # where the run is stopped
-            asked = 0
+            asked, most = 0, MOST_TRACED * self.expected
             batches: deque[Future[list[tuple[int, Trial]]]] = deque()
             while True:
-                while len(batches) <= PREPARING and not self.late and (count := min(BATCH, self.expected - asked)) > 0:
+                while (
+                    len(batches) <= PREPARING
+                    and not self.late
+                    and (count := min(BATCH, most, self.expected - asked)) > 0
+                ):
                     places = sampler.ask(count)
                     if not places:
                         break
-                    asked += len(places)
+                    asked, most = asked + len(places), most - len(places)
                     batches.append(pool.submit(self.prepared, places, [chosen[place] for place in places]))
                 if not batches:
                     return
@@ -251,6 +256,7 @@ class _Search:
                     self.decide(done)
                     time = done.timed(self.timer.kind)
                     sampler.tell(place, math.inf if time is None else time.us)
+                    asked -= bool(done.pruned)  # it cost a trace, and was no try
 
     @property
     def late(self) -> bool:

@@ -367,7 +367,15 @@ def test_a_task_leaves_the_others_their_part_of_the_budget(tmp_path: Path) -> No
 
 
 def test_parts_are_by_share_of_the_floor_and_grow_as_tasks_end(tmp_path: Path) -> None:
-    context = RunContext(*[None] * 10, seed=1, rounds=1, cores=1, search_seconds=1.0, progress=Silent())  # type: ignore[arg-type, misc]
+    context = RunContext(
+        *[None] * 10,
+        seed=1,
+        rounds=1,
+        cores=1,
+        assemblers=threading.Semaphore(1),
+        search_seconds=1.0,
+        progress=Silent(),
+    )  # type: ignore[arg-type, misc]
     context.unfinished.update({"large": 0.9, "small": 0.1})
     assert (context.part("large"), context.part("small")) == (0.9, 0.1)
     del context.unfinished["large"]
