@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.content import plain
@@ -83,6 +83,11 @@ def us(value: float | None, kind: str | None = None) -> str:
 def pairs(values: dict[str, Any]) -> str:
     """{"TM": 64, "TN": 128} → ``TM=64 TN=128``."""
     return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def called(row: Mapping[str, Any]) -> str:
+    """A part's ``name``, with how often the target ``calls`` it where that is more than once: ``2× layernorm``."""
+    return f"{row['calls']}× {row['name']}" if row["calls"] > 1 else str(row["name"])
 
 
 def count(number: float, thing: str) -> str:

@@ -30,7 +30,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.task_work.TRIED", 3)
     monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
     monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)
-    for module in ("evaluator.timing.clock", "evaluator.replay.confirm", "agent.loop.finals", "agent.loop.compose"):
+    for module in ("evaluator.timing.clock", "evaluator.replay.confirm", "agent.loop.compose"):
         monkeypatch.setattr(f"{module}.cubins_of", bytecodes)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from agent import comparison
 from agent.comparison import Contest
-from agent.console import console, emit, table, us
+from agent.console import called, console, emit, table, us
 from agent.files import write_at_once
 from agent.loop import RUNS, new_id, versions
 from evaluator.replay import OURS
-from evaluator.timing import PROCESSES
+from evaluator.timing import PROCESSES, in_fresh_processes
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError
 from knowledge_base.snf import load_target
@@ -52,14 +52,14 @@ def bench(
         with err.status("compiling …"):
             contests, missing = comparison.gathered(store, graph, chip)
         if not contests:
-            sizes = " ".join(f"--shape {','.join(f'{k}={v}' for k, v in shape.items())}" for _ in [0] if shape)
-            mend = f"First: agent run --target {target} {sizes}".strip()
+            sizes = f" --shape {','.join(f'{k}={v}' for k, v in shape.items())}" if shape else ""
+            mend = f"First: agent run --target {target}{sizes}"
             raise UserError(f"the knowledge base has no kernel for {target} on {chip.name} at these sizes", mend)
         card: dict[str, str] = {}
         with runner_for(chip) if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
             if runner is not None:
                 card = dict(runner.description)
-                comparison.held(contests, runner, seed, lambda now: status.update(f"{PROCESSES} processes, {now} …"))
+                in_fresh_processes(contests, runner, seed, lambda now: status.update(f"{PROCESSES} processes, {now} …"))
         _record(store, contests)
     document: dict[str, Any] = {
         "target": target,
@@ -140,7 +140,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     unstable = "?" if row["stability"] == "unstable" else ""
     best = row["baselines"][0] if row["baselines"] else None
     return (
-        f"{row['calls']}× {row['name']}" if row["calls"] > 1 else row["name"],
+        called(row),
         us(row["us"], row["kind"]) + unstable,
         best["name"] if best else "-",
         us(best["us"]) if best else "-",
@@ -185,12 +185,12 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
         )
     if document["missing"]:
         notes.append(f"Without a kernel: {', '.join(document['missing'])}. agent run --target {document['target']}")
-    lacking: dict[str, str] = {}
+    parts: dict[tuple[str, str], str] = {}  # the first part for which a baseline lacks something
     for row in rows:
-        for name, why in row["lacking"].items():
-            lacking.setdefault(f"{name}: {why}", row["name"])
-    notes += [f"{said} ({part})" if not said.split(": ", 1)[1].startswith("not installed") else said
-              for said, part in lacking.items()]  # fmt: skip
+        for said in row["lacking"].items():
+            parts.setdefault(said, row["name"])
+    for (name, why), part in parts.items():
+        notes.append(f"{name}: {why}" if why.startswith("not installed") else f"{name}: {why} ({part})")
     return notes
 
 
@@ -203,8 +203,7 @@ def markdown(document: Mapping[str, Any]) -> str:
         if row["us"] is None:
             lines.append(f"| {row['name']} | {OURS} | {row['message'] or 'no time'} | | | |")
             continue
-        name = f"{row['calls']}× {row['name']}" if row["calls"] > 1 else row["name"]
-        lines.append(f"| {name} | **{OURS}** | **{us(row['us'])}** | {_interval(row['interval_us'])} | | |")
+        lines.append(f"| {called(row)} | **{OURS}** | **{us(row['us'])}** | {_interval(row['interval_us'])} | | |")
         for one in row["baselines"]:
             figures = f"{us(one['us'])} | {_interval(one['interval_us'])} | {one['speedup']:.3f}"
             low, high = one["speedup_interval"]

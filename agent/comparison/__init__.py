@@ -11,14 +11,13 @@ from knowledge_base.lazy import exports
 if TYPE_CHECKING:
     from .contests import Contest as Contest
     from .contests import gathered as gathered
-    from .contests import held as held
     from .outcomes import outcome as outcome
     from .outcomes import verdict as verdict
     from .pictures import draw as draw
 else:
     __getattr__, __all__ = exports(
         __name__,
-        contests=["Contest", "gathered", "held"],
+        contests=["Contest", "gathered"],
         outcomes=["outcome", "verdict"],
         pictures=["draw"],
     )

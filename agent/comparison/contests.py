@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.loop import WHOLE, composition, label_tasks
+from agent.loop import PLAN, WHOLE, composition, label_tasks
 from evaluator.judging import Rejected
 from evaluator.plans import Plans
 from evaluator.replay import OURS, AnyRunner, Composition, Spoiled, cubins_of
-from evaluator.timing import PROCESSES, in_fresh_processes, measured
+from evaluator.timing import PROCESSES, measured
 from knowledge_base.chips import Chip
 from knowledge_base.records import Trial, Verdict
 from knowledge_base.snf import decompose
@@ -18,7 +17,6 @@ from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 
 ROUNDS = 3  # there and back: 24 samples of each in a process
-PLAN = "v2"
 SECONDS = 550.0  # of one contest in one process: the first one waits for compilers that search
 
 
@@ -98,24 +96,13 @@ def gathered(store: Store, graph: Graph, chip: Chip) -> tuple[list[Contest], lis
         if trial is None:
             missing.append(label)
             continue
-        found[_place(task)] = trial
+        found[task.place] = trial
         plan = plans.of(trial)[0]
         cubins = cubins_of([plan], chip)
         made = None if isinstance(cubins, Verdict) else Composition.of_task(task, plan, cubins)
-        calls = sum(_place(call.task) == _place(task) for call in decomposition.calls)
-        contests.append(Contest(label, task, (trial,), chip, made, calls))
-    whole = len(decomposition.calls) > 1 and not missing and all(one.composition for one in contests)
-    if whole:
-        serving = tuple(found[_place(call.task)] for call in decomposition.calls)
+        contests.append(Contest(label, task, (trial,), chip, made, decomposition.calls_of(task)))
+    if len(decomposition.calls) > 1 and not missing and all(one.composition for one in contests):
+        serving = tuple(found[call.task.place] for call in decomposition.calls)
         target = composition(decomposition, serving, plans, chip)
         contests.append(Contest(WHOLE, decomposition.whole, serving, chip, target))
     return contests, missing
-
-
-def held(contests: Sequence[Contest], runner: AnyRunner, seed: int, say: Callable[[str], None]) -> None:
-    """Has them timed, each with its baselines, in fresh processes.  Raises EnvironmentLacks without a working GPU."""
-    in_fresh_processes(contests, runner, seed, say)
-
-
-def _place(task: Task) -> tuple[str, tuple[tuple[str, int], ...]]:
-    return task.identity, tuple(task.sizes.items())

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.console import called
 from evaluator.replay import OURS
 from evaluator.timing import median
 from knowledge_base.chips import Chip
@@ -73,7 +74,7 @@ def _speedups(rows: Sequence[Row]) -> Any:
     axes.axvline(1.0, color=GREEN, lw=1)
     axes.set_xscale("log")
     _plain_numbers(axes.xaxis)
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    axes.set_yticks(range(len(rows)), [called(row) for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel(f"time ÷ {OURS}'s")
     axes.grid(axis="x", which="both", alpha=0.3)
@@ -105,7 +106,7 @@ def _roofline(rows: Sequence[Row], chip: Chip) -> Any:
         at = row["flops"] / row["bytes"]
         reached = row["flops"] / row["us"] / 1e6
         axes.plot(at, reached, "o", color=GREEN)
-        axes.annotate(_label(row), (at, reached), fontsize=7, xytext=(4, -8), textcoords="offset points")
+        axes.annotate(called(row), (at, reached), fontsize=7, xytext=(4, -8), textcoords="offset points")
         if row["baselines"]:
             best = row["baselines"][0]
             axes.plot(at, row["flops"] / best["us"] / 1e6, "x", color=colours[best["name"]])
@@ -135,7 +136,7 @@ def _samples(rows: Sequence[Row]) -> Any:
             ends = [[found.value - found.low], [found.high - found.value]]
             axes.errorbar(place, found.value, yerr=ends, fmt="_", color="black", capsize=3)
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
-        axes.set_title(_label(row), fontsize=8)
+        axes.set_title(called(row), fontsize=8)
         axes.set_ylabel("µs", fontsize=8)
         times = [us for name in names for one in row["samples"][name] for us in one]
         if max(times) > 4 * min(times):
@@ -152,7 +153,3 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_major_locator(LogLocator(10, subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-
-
-def _label(row: Row) -> str:
-    return f"{row['calls']}× {row['name']}" if row["calls"] > 1 else str(row["name"])

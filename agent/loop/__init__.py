@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .searching import search as search
     from .summary import RunSummary as RunSummary
     from .summary import TaskResult as TaskResult
+    from .target_work import PLAN as PLAN
     from .target_work import RunOptions as RunOptions
     from .target_work import label_tasks as label_tasks
     from .target_work import run as run
@@ -36,6 +37,6 @@ else:
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "search"],
         summary=["RunSummary", "TaskResult"],
-        target_work=["RunOptions", "label_tasks", "run", "versions"],
+        target_work=["PLAN", "RunOptions", "label_tasks", "run", "versions"],
         task_work=["known_trials"],
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from evaluator.plans import Plans
 from evaluator.replay import Composition, cubins_of
+from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.content import canonical, content_key
 from knowledge_base.records import Candidate, Measurement, Trial, Verdict
@@ -81,6 +82,11 @@ def compose(context: RunContext, composed: Composed) -> Trial:
 def composition(decomposition: Decomposition, winners: Sequence[Trial], plans: Plans, chip: Chip) -> Composition:
     """What runs where each call has its winner, in the plan that this is timed in."""
     chosen = [plans.of(winner)[0] for winner in winners]
-    cubins = cubins_of(chosen, chip)
-    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
-    return Composition.of_target(decomposition, chosen, cubins)
+    return Composition.of_target(decomposition, chosen, assembled(chosen, chip))
+
+
+def assembled(plans: Sequence[Launchable], chip: Chip) -> dict[str, bytes]:
+    """The cubins of plans that have a time, by hash: the assembler has taken their kernels before."""
+    cubins = cubins_of(plans, chip)
+    assert not isinstance(cubins, Verdict), cubins
+    return cubins

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.console import count
-from evaluator.replay import Composition, cubins_of
+from evaluator.replay import Composition
 from evaluator.timing import PROCESSES, remeasured
-from knowledge_base.records import Trial, Verdict
+from knowledge_base.records import Trial
 from knowledge_base.snf.task import Task
 
-from .compose import WHOLE, Composed, composition
+from .compose import WHOLE, Composed, assembled, composition
 from .conclude import keep
 from .context import RunContext
 from .summary import TaskResult
@@ -53,9 +53,7 @@ def finals(
 
 def _compiled(context: RunContext, trial: Trial, task: Task) -> Composition:
     plan = context.plans.of(trial)[0]
-    cubins = cubins_of([plan], context.chip)
-    assert not isinstance(cubins, Verdict), "what has a measured time was assembled"
-    return Composition.of_task(task, plan, cubins)
+    return Composition.of_task(task, plan, assembled([plan], context.chip))
 
 
 def _known(context: RunContext, composed: Composed) -> Trial:

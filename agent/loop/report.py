@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.console import count, pairs, table, us
+from agent.console import called, count, pairs, table, us
 from evaluator.confinement import containment
 
 if TYPE_CHECKING:
@@ -37,13 +37,12 @@ def final_table(run: Document, out: Console) -> None:
         ]
     )
     for task in run["tasks"]:
-        name = f"{task['calls']}× {task['name']}" if task["calls"] > 1 else task["name"]
         if task["correct"]:
             kernel, error = task["kernel"][:7], ratio(task["error"])
         else:
             kernel, error = "-", "-"  # the status is said in words below
         times = (_time(task), us(task["floor_us"]), _percent(task["share"]))
-        made.add_row(escape(name), kernel, escape(task["fusion"]), error, *times)
+        made.add_row(escape(called(task)), kernel, escape(task["fusion"]), error, *times)
     out.print()
     out.print(made)
     out.print(_totals(run), style="dim")

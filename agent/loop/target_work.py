@@ -267,10 +267,7 @@ def _plan_time(done: _Done | None) -> dict[str, float]:
 def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
     """The distinct tasks, the largest share of the target's modelled floor first."""
     tasks = decomposition.tasks
-    calls = [
-        sum(1 for c in decomposition.calls if c.task.identity == t.identity and c.task.graph.dims == t.graph.dims)
-        for t in tasks
-    ]
+    calls = [decomposition.calls_of(task) for task in tasks]
     floors = [_floor(task, context.chip) * count for task, count in zip(tasks, calls, strict=True)]
     shares = [floor / sum(floors) for floor in floors]
     works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
@@ -315,17 +312,12 @@ def _begun(
     general = [(work, work.general) for work in works if work.general is not None]
     if not all(r.correct for r in results):
         return None
-    winners = {_place(work.task): winner for work, winner in general}
+    winners = {work.task.place: winner for work, winner in general}
     time = None
     if context.runner is None:
         time = in_sequence((work.time(winner), work.calls) for work, winner in general)
-    serving = [winners[_place(call.task)] for call in decomposition.calls]
+    serving = [winners[call.task.place] for call in decomposition.calls]
     return compose.begun(context, Path(target).stem, decomposition, serving, time)
-
-
-def _place(task: Task) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """What tells the distinct tasks of a target apart."""
-    return task.identity, tuple(task.sizes.items())
 
 
 def _composed(context: RunContext, begun: Composed | None) -> Trial | None:

@@ -1,10 +1,9 @@
-"""The baselines, by name: what each is, and how it comes to compute a task."""
+"""The baselines, by name: how each comes to compute a task.  docs/measuring.md says what they are."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +17,13 @@ from .torch_program import ATTENTION, Finder, TorchProgram, linear_gelu
 Function = Callable[..., Sequence[torch.Tensor]]  # of a task's inputs in order, to its outputs in order
 
 
+# The function for a task and where its tensors are; None where the baseline has nothing for it.  Raises Lacking, or
+# ImportError for a library that is not installed.
+Make = Callable[[Task, torch.device], Function | None]
+
+
 class Lacking(Exception):
     """A baseline that this machine cannot have: the message says why."""
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """``make``: the function for a task and where its tensors are; None where the baseline has nothing for it.
-
-    says: what it is, for people.  It raises Lacking, or ImportError for a library that is not installed.
-    """
-
-    name: str
-    says: str
-    make: Callable[[Task, torch.device], Function | None]
 
 
 def _eager(task: Task, place: torch.device) -> Function:
@@ -89,7 +81,7 @@ def _held(function: Function, backend: SDPBackend, place: torch.device) -> Funct
     return run
 
 
-def _library(finders: Callable[[], Sequence[Finder]]) -> Callable[[Task, torch.device], Function | None]:
+def _library(finders: Callable[[], Sequence[Finder]]) -> Make:
     """A library's calls alone: a task that has anything else to compute is not its own."""
 
     def make(task: Task, place: torch.device) -> Function | None:
@@ -99,18 +91,15 @@ def _library(finders: Callable[[], Sequence[Finder]]) -> Callable[[Task, torch.d
     return make
 
 
-BASELINES: dict[str, Baseline] = {
-    one.name: one
-    for one in (
-        Baseline("eager", "PyTorch, call by call", _eager),
-        Baseline("compile", "torch.compile", _compile),
-        Baseline("max-autotune", "torch.compile(mode='max-autotune-no-cudagraphs')", _max_autotune),
-        Baseline("vendor", "cuDNN's attention; linear and GELU in one call of cublasLt", _vendor),
-        Baseline("vendor, compile", "torch.compile around cublasLt's linear with GELU", _vendor_compiled),
-        Baseline("flash", "FlashAttention", _flash),
-        Baseline("TileGym", "TileGym's cuTile kernels", _library(tilegym)),
-        Baseline("Liger", "Liger's Triton kernels", _library(liger)),
-        Baseline("Liger cuTile", "Liger's cuTile kernels", _library(liger_cutile)),
-        Baseline("CuPy", "CuPy's expression, a kernel an operation", cupy),
-    )
-}  # fmt: skip
+BASELINES: dict[str, Make] = {
+    "eager": _eager,
+    "compile": _compile,
+    "max-autotune": _max_autotune,
+    "vendor": _vendor,
+    "vendor, compile": _vendor_compiled,
+    "flash": _flash,
+    "TileGym": _library(tilegym),
+    "Liger": _library(liger),
+    "Liger cuTile": _library(liger_cutile),
+    "CuPy": cupy,
+}

@@ -49,7 +49,7 @@ class Reading:
             for name in node.args:
                 self._users.setdefault(name, set()).add(node.name)
             if is_scalar(node):
-                compute = step(node, self.graph.sizes, "eager", self.precision, True)
+                compute = step(node, self.graph.sizes, "eager", self.precision)
                 self.numbers[node.name] = compute([self.numbers[a] for a in node.args])
 
     def node(self, name: str, *ops: str) -> Node | None:
@@ -93,7 +93,7 @@ class TorchProgram:
             if node.name in found:
                 self._lines.append((node.name, found[node.name].compute, found[node.name].args))
             elif node.name not in absorbed and node.name not in reading.numbers:
-                compute = step(node, graph.sizes, "eager", reading.precision, False)
+                compute = step(node, graph.sizes, "eager", reading.precision)
                 self._lines.append((node.name, compute, node.args))
         self.idioms = len(found)
         self.plain = sum(name not in found and kind(graph.value(name).op) != "view" for name, _, _ in self._lines)  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ def baseline(name: str, device: Device, task: Task, answers: Sequence[Expected])
     Raises Spoiled, with the name and why.
     """
     try:
-        function = BASELINES[name].make(task, device.place)
+        function = BASELINES[name](task, device.place)
         return None if function is None else Called(device, task, function, answers)
     except Lacking as error:
         return str(error)

@@ -51,7 +51,7 @@ def run(
     scalars = {n.name for n in graph.nodes if is_scalar(n)}
     last_use = {arg: i for i, n in enumerate(graph.nodes) for arg in n.args}
     for i, node in enumerate(graph.nodes):
-        compute = step(node, graph.sizes, mode, precision, node.name in scalars)
+        compute = step(node, graph.sizes, mode, precision)
         env[node.name] = compute([env[a] for a in node.args])
         for arg in set(node.args):
             if last_use[arg] == i and arg not in graph.outputs and arg not in scalars:
@@ -96,10 +96,10 @@ def _upcast(value: torch.Tensor) -> torch.Tensor:
     return value if value.dtype == torch.bool else value.to(torch.int64)
 
 
-def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str, scalar: bool) -> Callable[[list[Any]], Any]:
+def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str) -> Callable[[list[Any]], Any]:
     """What ``node`` computes of its arguments at ``sizes``: torch tensors, and numbers for scalars.
 
-    scalar: whether the node is one.  All that can be known before is, so that what is returned calls torch alone.
+    All that can be known before is, so that what is returned calls torch alone.
     """
     import torch
 
@@ -111,10 +111,14 @@ def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str, scala
         attrs["shape"] = shape_at(attrs["shape"], sizes)
     if node.op == "cast":
         attrs["dtype"] = torch.float64 if mode == "fp64" and node.dtype in FLOATS else torch_dtype(node.dtype)
-    if scalar:  # a number from numbers: float64 arithmetic
-        return lambda args: op.run([torch.tensor(a, dtype=torch.float64) for a in args], attrs).item() if args else (
-            op.run(args, attrs)
-        )  # fmt: skip
+    if is_scalar(node):
+
+        def number(args: list[Any]) -> Any:
+            """In float64."""
+            found = op.run([torch.tensor(a, dtype=torch.float64) for a in args], attrs)
+            return found.item() if args else found
+
+        return number
     run, kind, stored, eager = op.run, op.kind, torch_dtype(node.dtype), mode == "eager"
     wide = torch.float32 if eager else torch.float64
     floats = kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64")

@@ -42,6 +42,11 @@ class Task:
         return self.graph.sizes
 
     @property
+    def place(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """What tells the distinct tasks of a target apart: the identity, and the sizes."""
+        return self.identity, self.graph.dims
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
         return self.graph.inputs
 
@@ -128,8 +133,12 @@ class Decomposition:
         """The distinct tasks (by identity and sizes), in order of first call."""
         seen: dict[tuple[str, tuple[tuple[str, int], ...]], Task] = {}
         for call in self.calls:
-            seen.setdefault((call.task.identity, call.task.graph.dims), call.task)
+            seen.setdefault(call.task.place, call.task)
         return tuple(seen.values())
+
+    def calls_of(self, task: Task) -> int:
+        """How often the target calls the task at its sizes."""
+        return sum(call.task.place == task.place for call in self.calls)
 
     @property
     def whole(self) -> Task:

@@ -75,7 +75,7 @@ def test_what_was_compiled_for_one_task_stays_when_others_are(monkeypatch: pytes
     for n in range(10):  # more than torch.compile makes of one code object
         task = everyday("gelu", M=8, N=32 + n)
         given = torch.ones(8, 32 + n, dtype=torch.bfloat16)
-        function = BASELINES["compile"].make(task, CPU)
+        function = BASELINES["compile"](task, CPU)
         assert function is not None
         before = counters["stats"]["unique_graphs"]
         function(given)
@@ -155,8 +155,7 @@ def test_a_baseline_that_is_not_right_or_changes_its_input_is_not_timed(monkeypa
     task = TASKS["gelu"]
 
     def swap(function: Any) -> Any:
-        shown = BASELINES["eager"]
-        monkeypatch.setitem(BASELINES, "eager", type(shown)(shown.name, shown.says, lambda task, place: function))
+        monkeypatch.setitem(BASELINES, "eager", lambda task, place: function)
         return made("eager", task)
 
     said = swap(lambda x: (torch.nn.functional.relu(x),))

@@ -224,7 +224,7 @@ def written(name: str, text: str) -> Task:
     ids=lambda task: task.name,
 )
 def test_as_a_baseline_it_computes_the_task(gym: Gym, task: Task) -> None:
-    function = BASELINES["TileGym"].make(task, torch.device("cpu"))
+    function = BASELINES["TileGym"](task, torch.device("cpu"))
     assert function is not None
     answer = computed(question(task, task.sizes, "normal", 1))
     with torch.no_grad():
