@@ -101,7 +101,7 @@ def _written(document: Mapping[str, Any], chip: Chip, folder: Path) -> list[Path
 
 def _title(document: Mapping[str, Any]) -> str:
     card, versions = document["card"], document["versions"]
-    made_with = f"driver {card['driver']}, torch {card['torch']}, tileiras {versions.get('nvidia-cuda-tileiras', '?')}"
+    made_with = f"driver {card['driver']}, torch {card['torch']}, tileiras {versions['tileiras']}"
     return f"{Path(document['target']).stem} on {card['product']}, {document['date']}; {made_with}"
 
 

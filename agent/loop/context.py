@@ -19,6 +19,7 @@ from knowledge_base.chips import Chip
 from knowledge_base.store import Store
 
 if TYPE_CHECKING:
+    from .assay import Assemblers
     from .judges import Judges
     from .rundir import RunFolder
 
@@ -47,7 +48,7 @@ class RunContext:
     seed: int
     rounds: int  # of each proposer, for each task
     cores: int  # for the assemblers of all tasks
-    assemblers: threading.Semaphore  # one slot for each core
+    assemblers: Assemblers  # one for each core
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None

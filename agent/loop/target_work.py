@@ -20,13 +20,14 @@ from typing import Any
 from agent.console import count
 from agent.progress import Progress
 from agent.proposers import Choice, Workplace, snf_file
+from evaluator import toolchain
 from evaluator.compile import cores
 from evaluator.plans import Plans
 from evaluator.replay import AnyRunner
 from evaluator.timing import MODEL, Timer, floor_us
 from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
-from knowledge_base.errors import EXIT_INTERRUPTED
+from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks
 from knowledge_base.records import Kind, Measurement, Trial, in_sequence
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
@@ -35,6 +36,7 @@ from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import REPLAY, Store
 
 from . import compose, report
+from .assay import Assemblers
 from .compose import WHOLE, Composed
 from .conclude import operations
 from .context import RunContext, RunStopped
@@ -156,7 +158,16 @@ def versions() -> dict[str, str]:
     """What a run's results depend on, for its record and report."""
     import platform
 
-    return {"evaluator": evaluator_version(), "python": platform.python_version(), **packages()}
+    try:
+        tileiras = toolchain.tool("tileiras").version  # it may have come without Python's packages
+    except EnvironmentLacks:
+        tileiras = "none"
+    return {
+        "evaluator": evaluator_version(),
+        "python": platform.python_version(),
+        **packages(),
+        "tileiras": tileiras,
+    }
 
 
 def label_tasks(tasks: Sequence[Task]) -> list[str]:
@@ -211,7 +222,7 @@ def _context(
         seed=options.seed,
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
         cores=jobs,
-        assemblers=threading.Semaphore(jobs),
+        assemblers=Assemblers(jobs),
         search_seconds=SEARCH_SECONDS,
         progress=progress,
         deadline=deadline,

@@ -189,7 +189,7 @@ class TaskWork:
             self.task,
             context.chip,
             jobs=context.jobs,
-            slots=context.assemblers,
+            assemblers=context.assemblers,
             limit=limit,
             first=first,
             seconds=seconds,

@@ -222,6 +222,8 @@ def prepare(bare: tuple[str, ...]) -> None:
 
     for name in bare:
         compileall.compile_dir(ROOT / name.replace(".", "/"), maxlevels=0, quiet=2)
+    for folder in packages():  # some installers leave that to whoever imports it
+        compileall.compile_dir(Path(folder, "cuda", "tile"), quiet=2)
 
 
 _BOOTSTRAP = """

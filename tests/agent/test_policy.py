@@ -14,6 +14,7 @@ from model_runs import BROKEN, KERNEL, RIGHT, WRONG, Favour, Said, block, calls,
 from model_server import Answer, Asked, ModelServer, Say
 
 from agent.loop import task_work
+from agent.loop.assay import Assemblers
 from agent.loop.context import RunContext
 from agent.progress import Silent
 from agent.proposers.access import Access
@@ -372,7 +373,7 @@ def test_parts_are_by_share_of_the_floor_and_grow_as_tasks_end(tmp_path: Path) -
         seed=1,
         rounds=1,
         cores=1,
-        assemblers=threading.Semaphore(1),
+        assemblers=Assemblers(1),
         search_seconds=1.0,
         progress=Silent(),
     )  # type: ignore[arg-type, misc]

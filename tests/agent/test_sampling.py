@@ -43,7 +43,7 @@ def tries(rows: Sequence[LandscapeRow], seed: int) -> int:
     told: list[int] = []
     under_way: deque[list[int]] = deque()
     while True:
-        while len(under_way) <= searching.PREPARING and (places := sampler.ask(searching.BATCH)):
+        while len(under_way) < searching.FEW // searching.BATCH and (places := sampler.ask(searching.BATCH)):
             under_way.append(places)
         if not under_way:
             raise AssertionError("all are tried, and none is the best")

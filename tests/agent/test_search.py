@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from agent.loop import searching as module
+from agent.loop import assay, searching
 from agent.loop.searching import SearchResult, search
 from evaluator.compile import Cache
 from evaluator.plans import Plans
@@ -94,7 +94,7 @@ def test_the_best_comes_first_and_the_rest_in_order(result):
 
 
 def test_what_was_pruned_could_not_have_won(task, cache, result, monkeypatch):
-    monkeypatch.setattr(module, "PRUNE", float("inf"))
+    monkeypatch.setattr(assay, "PRUNE", float("inf"))
     everything = search(candidate(task), task, CHIP, cache=cache)
     assert "pruned" not in everything.counts()
     assert everything.best.time.us == result.best.time.us
@@ -174,7 +174,7 @@ def test_a_warm_start_is_looked_at_first(task, cache):
 
 def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache):
     found = search(candidate(task), task, CHIP, cache=cache, seconds=0.0, jobs=1)
-    assert found.counts()["ranked"] == module.CHUNK
+    assert found.counts()["ranked"] == searching.CHUNK
     assert any("time allowed" in row.reason for row in found.trials)
     assert found.best
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.replay import Runner, cubins_of
+from evaluator.replay import Composition, Runner, cubins_of
 from evaluator.timing import Measured, ratio
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import from_driver
 from knowledge_base.records import Candidate, Verdict
 from knowledge_base.snf.everyday import everyday
-from knowledge_base.snf.task import Task
 
 pytestmark = pytest.mark.gpu
 
@@ -29,26 +28,31 @@ def runner() -> Iterator[Runner]:
         yield one
 
 
-def ready(text: str, task: Task = TASK) -> tuple[Traced, dict[str, bytes]]:
-    (traced,) = trace(text, task, [Request(task.sizes)], from_driver())
-    assert isinstance(traced, Traced), traced
-    cubins = cubins_of([traced], from_driver())
+def traced(text: str) -> Traced:
+    (one,) = trace(text, TASK, [Request(TASK.sizes)], from_driver())
+    assert isinstance(one, Traced), one
+    return one
+
+
+def ready(text: str) -> Composition:
+    plan = traced(text)
+    cubins = cubins_of([plan], from_driver())
     assert not isinstance(cubins, Verdict)
-    return traced, cubins
+    return Composition.of_task(TASK, plan, cubins)
 
 
 def test_a_kernel_takes_as_long_as_itself_and_half_as_long_as_twice_it(runner: Runner) -> None:
-    plans = [ready(LAYERNORM), ready(LAYERNORM), ready(TWICE)]
-    one, same, twice = runner.call("raced", TASK, plans, from_driver(), 1, 5, seconds=60)
+    compositions = [ready(LAYERNORM), ready(LAYERNORM), ready(TWICE)]
+    one, same, twice = runner.call("raced", compositions, from_driver(), 1, 5, seconds=60)
     assert ratio([one], [same]).value == pytest.approx(1.0, abs=0.02)
     assert 1.7 < ratio([twice], [one]).value < 2.2
     print(ratio([one], [same]), ratio([twice], [one]))
 
 
 def test_a_measured_time_is_stable_and_slower_than_light(runner: Runner) -> None:
-    traced, _ = ready(LAYERNORM)
+    plan = traced(LAYERNORM)
     trial = begin(Candidate(source=LAYERNORM, task=TASK.identity), TASK, from_driver())
-    first, second = (Measured(runner, seed).time(trial, TASK, traced) for seed in (1, 2))
+    first, second = (Measured(runner, seed).time(trial, TASK, plan) for seed in (1, 2))
     assert first is not None
     assert second is not None
     assert (first.status, second.status) == ("stable", "stable")
