@@ -37,6 +37,9 @@ Shape = Annotated[list[str] | None, typer.Option("--shape", metavar="k=v,…", h
 Axes = Annotated[list[str] | None, typer.Option("--axes", metavar="k=v,…", help="Configuration: TM=64,TN=128.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and judged sizes; else random.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
+Cluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler whose workers search, too.")
+]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Knowledge base: file or SQLAlchemy URL.")]
 Sandbox = Annotated[
     str | None, typer.Option("--require-sandbox", metavar="LEVEL", help="Exit 3 below it: full, filtered or limited.")
@@ -110,6 +113,7 @@ def run(
     ] = None,
     seed: Seed = None,
     jobs: Jobs = 0,
+    cluster: Cluster = None,
     require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
@@ -135,6 +139,7 @@ def run(
         record=record,
         seed=seed,
         jobs=jobs,
+        cluster=cluster,
         as_json=as_json,
     )
 
@@ -214,6 +219,7 @@ def search(
     device: Device = "auto",
     seed: Seed = None,
     jobs: Jobs = 0,
+    cluster: Cluster = None,
     db: Db = None,
     require_sandbox: Sandbox = None,
     as_json: Json = False,
@@ -223,7 +229,7 @@ def search(
     from .commands import search_command as command
 
     options.require_sandbox(require_sandbox)
-    return command.search(file, task, options.sizes(shape), gpu, device, seed, jobs, db, as_json)
+    return command.search(file, task, options.sizes(shape), gpu, device, seed, jobs, cluster, db, as_json)
 
 
 @app.command()

@@ -15,14 +15,14 @@ from agent.comparison import Contest
 from agent.console import called, console, emit, table, us
 from agent.files import write_at_once
 from agent.loop import RUNS, new_id, versions
-from evaluator.replay import OURS
+from evaluator.replay import OURS, runner_for
 from evaluator.timing import PROCESSES, in_fresh_processes
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError
 from knowledge_base.snf import load_target
 from knowledge_base.store import Store
 
-from .hardware import check_device, chip_for, device_for, runner_for
+from .hardware import check_device, chip_for, device_for
 
 FOLDER = RUNS / "bench"
 ACROSS, BASELINE_WIDTH = 4, 13  # baselines beside each other in a table of all, and their columns

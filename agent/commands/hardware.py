@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
-from evaluator.replay import CUDA, AnyRunner, Runner, Runners
-from knowledge_base.chips import DEFAULT, Chip, chip, devices_of, from_driver
+from agent.loop import Cluster
+from knowledge_base.chips import DEFAULT, Chip, chip, from_driver
 from knowledge_base.errors import EnvironmentLacks, UserError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -50,12 +51,20 @@ def device_for(device: str, chip: Chip) -> str:
     raise UserError(f"--device cuda: kernels are for {chip.name}, and this machine has {card.product}", mend)
 
 
-def runner_for(chip: Chip) -> AnyRunner:
-    """A runner on each GPU of this machine that is ``chip``, as one."""
-    numbers = devices_of(chip)
-    if len(numbers) < 2:
-        return Runner(CUDA, *numbers)
-    return Runners([partial(Runner, CUDA, number) for number in numbers])
+def check_cluster(address: str | None, device: str) -> None:
+    """Raises UserError for a cluster where kernels do not run on this machine's GPU: there they are measured again."""
+    if address is not None and device != "cuda":
+        raise UserError(
+            "--cluster: kernels do not run on a GPU of this machine",
+            "Start it on a host with the GPU: what has won is judged and measured again there.",
+        )
+
+
+def cluster_of(
+    address: str | None, chip: Chip, seed: int, say: Callable[[str], None]
+) -> AbstractContextManager[Cluster | None]:
+    """The cluster at an address, if there is one.  Raises EnvironmentLacks where it can't be used."""
+    return nullcontext() if address is None else Cluster(address, chip, seed, say)
 
 
 def check_device(device: str) -> None:

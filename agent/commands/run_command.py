@@ -16,6 +16,7 @@ from agent.progress import Bars, Lines, Progress
 from agent.proposers import Choice, choose, replayed
 from evaluator import toolchain
 from evaluator.confinement import containment
+from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
 from knowledge_base import browse
 from knowledge_base.chips import Chip
@@ -26,7 +27,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import check_device, chip_for, device_for, runner_for
+from .hardware import check_cluster, check_device, chip_for, cluster_of, device_for
 
 
 def run(
@@ -48,6 +49,7 @@ def run(
     record: str | None,
     seed: int | None,
     jobs: int,
+    cluster: str | None,
     as_json: bool,
 ) -> int:
     """Runs the loop and prints the final table (or JSON); returns the exit code.  Raises UserError before any work."""
@@ -73,6 +75,7 @@ def run(
         record=record and recordings.check_place(record),
         seed=secrets.randbits(31) if seed is None else seed,
         jobs=jobs,
+        cluster=cluster,
     )
     if replay:
         if resume:
@@ -96,14 +99,20 @@ def run(
         held = containment()
         progress, shown = _progress(err)
         try:
-            with shown, runner_for(chip) if where == "cuda" else nullcontext() as runner:
+            with (
+                shown,
+                runner_for(chip) if where == "cuda" else nullcontext() as runner,
+                cluster_of(asked.cluster, chip, asked.seed, progress.say) as elsewhere,
+            ):
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
                 progress.say(f"kernels by the {choice.by}: {choice.why}")
                 progress.say(f"candidates are contained: {held.level.value}{held.short_of}")
                 if choice.name != "synthesizer":
                     progress.say(held.says)
                 timer = MODEL if runner is None else Measured(runner, asked.seed)
-                summary = loop.run(run_id, asked, graph, chip, choice, store, folder, progress, timer, runner)
+                summary = loop.run(
+                    run_id, asked, graph, chip, choice, store, folder, progress, timer, runner, elsewhere
+                )
         except KeyboardInterrupt:
             err.print(
                 f"\ninterrupted; nothing is lost. Go on with:\n  agent run --resume {run_id}"
@@ -222,6 +231,7 @@ def _started(
     notes: Sequence[str],
 ) -> Begun:
     """The run, stored, and its folder."""
+    check_cluster(asked.cluster, device)
     run_id = new_id(asked.target)
     folder = RunFolder(run_id)
     folder.write("target.snf", show(graph))
@@ -255,11 +265,12 @@ def _resume(store: Store, run_id: str, asked: RunOptions, device: str) -> Begun:
     chip = chip_for(before.chip)
     where = device_for(before.device, chip)
     folder = RunFolder(path.name)
+    check_cluster(asked.cluster, where)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
     now = {name: getattr(asked, name) for name in ("model", "budget_tokens", "budget_usd", "prices", "record")}
     options = replace(
-        options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs,
+        options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs, cluster=asked.cluster,
         **{name: value for name, value in now.items() if value is not None},
     )  # fmt: skip
     try:

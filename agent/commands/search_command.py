@@ -11,13 +11,14 @@ from agent import loop
 from agent.console import console, emit, pairs, table, us
 from agent.loop import SearchResult, recorded
 from evaluator.plans import Plans
+from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
 from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf import task_named
 
 from .check import note_of, print_verdict, read_source
-from .hardware import chip_for, device_for, runner_for
+from .hardware import check_cluster, chip_for, cluster_of, device_for
 
 SHOWN = 20  # rows of the table; --json has all
 
@@ -30,6 +31,7 @@ def search(
     device: str,
     seed: int | None,
     jobs: int,
+    cluster: str | None,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -39,6 +41,7 @@ def search(
     """
     chip = chip_for(gpu)
     where = device_for(device, chip)
+    check_cluster(cluster, where)
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
@@ -49,11 +52,15 @@ def search(
         def progress(done: int, expected: int, _: Trial) -> None:
             status.update(f"{done} of {expected} configurations")
 
-        with runner_for(chip) if where == "cuda" else nullcontext() as runner:
+        with (
+            runner_for(chip) if where == "cuda" else nullcontext() as runner,
+            cluster_of(cluster, chip, seed or 0, lambda said: err.print(said, markup=False)) as elsewhere,
+        ):
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(
-                candidate, task, chip, jobs=jobs or None, seed=seed or 0, timer=timer, plans=plans, progress=progress
-            )
+                candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, timer=timer, plans=plans,
+                progress=progress,
+            )  # fmt: skip
     noted = note_of(task, recorded(found.trials), db)
     usable = found.best is not None
     if as_json:

@@ -10,6 +10,7 @@ from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
     from . import winners as winners
+    from .cluster import Cluster as Cluster
     from .compose import WHOLE as WHOLE
     from .compose import composition as composition
     from .ranking import recorded as recorded
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
+        cluster=["Cluster"],
         compose=["WHOLE", "composition"],
         ranking=["recorded"],
         report=["final_table"],

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from evaluator.compile import Cache, Compiled, compile_kernels
 from evaluator.judging import Rejected, finished
@@ -26,6 +27,7 @@ from knowledge_base.snf.task import Task
 PRUNE = 1.1  # the ideal price may be this much above the best time before a configuration is given up
 ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
+BATCH = 4  # configurations that are chosen, and traced, at a time
 AHEAD = 1.5  # configurations under way for each assembler: some are traced meanwhile, some are on the GPU
 
 Axes = Mapping[str, Any]
@@ -126,6 +128,21 @@ class Assay:
             return trial.fuller(verdict=finished(rejected.verdict, self.candidate.source))
         return trial if timed is None else trial.fuller(measurements=(modelled, timed))
 
+    def assayed(self, some: Sequence[Axes], best: float) -> list[Trial]:
+        """A trial for each, done with: refused, pruned against ``best``, or compiled and timed."""
+
+        def done(trial: Trial) -> Trial:
+            if over(trial):
+                return trial
+            why = too_slow(self.price(trial), best)
+            if why:
+                return trial.fuller(pruned=why)
+            self.compile([trial])
+            return self.timed(trial)
+
+        with ThreadPoolExecutor(max_workers=len(some), thread_name_prefix="batch") as pool:
+            return list(pool.map(done, self.traced(some)))
+
     def _refused(self, one: Launchable) -> Verdict | None:
         """Why a kernel's Tile IR cannot be read; None if all can."""
         try:
@@ -141,6 +158,21 @@ class Assay:
         if size <= REGISTER_FILE:
             return ""
         return f"an accumulator of {size // 1024} KiB: an SM holds {REGISTER_FILE // 1024}"
+
+
+class Elsewhere(Protocol):
+    """Other machines that do batches, at most ``batches`` at once."""
+
+    @property
+    def batches(self) -> int: ...
+
+    def take(self) -> bool:
+        """Whether there is room for another one; then it is taken until :meth:`assayed` is over."""
+
+    def assayed(
+        self, candidate: Candidate, task: Task, some: Sequence[Axes], best: float
+    ) -> tuple[list[Trial], list[Launchable]] | None:
+        """As :meth:`Assay.assayed`, with the trials' plans; None where they could not."""
 
 
 def over(trial: Trial) -> bool:

@@ -19,7 +19,7 @@ from knowledge_base.chips import Chip
 from knowledge_base.store import Store
 
 if TYPE_CHECKING:
-    from .assay import Assemblers
+    from .assay import Assemblers, Elsewhere
     from .judges import Judges
     from .rundir import RunFolder
 
@@ -49,6 +49,7 @@ class RunContext:
     rounds: int  # of each proposer, for each task
     cores: int  # for the assemblers of all tasks
     assemblers: Assemblers  # one for each core
+    elsewhere: Elsewhere | None  # a cluster's, where the run has one
     search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
     progress: Progress
     deadline: float | None = None

@@ -43,6 +43,11 @@ class Sampler:
         self._under_way: dict[int, None] = {}
         self._likeness: dict[int, list[float]] = {}  # of a tried one to all
 
+    @property
+    def left(self) -> int:
+        """How many were not asked for."""
+        return len(self._open)
+
     def ask(self, count: int) -> list[int]:
         """Places in the list of at most ``count`` configurations to be tried next; empty once all were."""
         asked: list[int] = []

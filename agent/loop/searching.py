@@ -31,7 +31,7 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import STANDINGS, Candidate, Kind, Trial, Verdict
 from knowledge_base.snf.task import Task
 
-from .assay import Assay, Assemblers, Axes, over, too_slow
+from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
 from .sampling import Sampler
@@ -41,7 +41,6 @@ CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
 POOL = 4096  # configurations that a sampler chooses from
 MOST_TRACED = 3  # times as many as are to be tried, where many are pruned
-BATCH = 4  # that it chooses at a time
 # Configurations under way at once: with more a sampler chooses while it knows less.  The second where assemblers idle.
 FEW, MOST = 8, 24
 
@@ -82,6 +81,7 @@ def search(
     *,
     limit: int = LIMIT,
     assemblers: Assemblers | None = None,
+    elsewhere: Elsewhere | None = None,
     jobs: int | None = None,
     first: Sequence[Axes] = (),
     seed: int = 0,
@@ -96,7 +96,7 @@ def search(
     Ranked ones without a time of it stand behind those that have one.
 
     assemblers: that several searches share; else this one has its own, by default one for each processor.  jobs: of
-    them, for the kernels of a chunk.
+    them, for the kernels of a chunk.  elsewhere: other machines that measure, too.
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
     plans: what is traced is put there.
@@ -118,7 +118,7 @@ def search(
     assemblers = assemblers or Assemblers(jobs or cores())
     plans = Plans() if plans is None else plans
     assay = Assay(candidate, task, chip, assemblers, cache, timer, plans)
-    run = _Search(assay, assemblers, jobs or assemblers.count, progress, expected, deadline)
+    run = _Search(assay, assemblers, jobs or assemblers.count, elsewhere, progress, expected, deadline)
     verdict: Verdict | None = None
     try:
         if measures:
@@ -151,15 +151,16 @@ class _Search:
     """One search's state: configurations decided, and the best time so far."""
 
     def __init__(
-        self, assay: Assay, assemblers: Assemblers, jobs: int, progress: Progress | None, expected: int, deadline: float
+        self, assay: Assay, assemblers: Assemblers, jobs: int, elsewhere: Elsewhere | None, progress: Progress | None,
+        expected: int, deadline: float,
     ) -> None:  # fmt: skip
-        self.assay, self.assemblers, self.jobs = assay, assemblers, jobs
+        self.assay, self.assemblers, self.jobs, self.elsewhere = assay, assemblers, jobs, elsewhere
         self.progress, self.expected, self.deadline = progress, expected, deadline
         self.kind = assay.timer.kind
         self.trials: list[Trial] = []
         self.best = math.inf  # µs by the timer
         self.begun = False
-        self.under_way = 0  # configurations
+        self.under_way = 0  # configurations, on this machine
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
@@ -222,28 +223,32 @@ class _Search:
         What is pruned cost a trace, and was no try.
         """
         tries, most = 0, MOST_TRACED * self.expected
-        asked: dict[Future[list[Trial]], list[int]] = {}
-        pool = ThreadPoolExecutor(max_workers=MOST, thread_name_prefix="search")
+        asked: dict[Future[list[Trial]], tuple[list[int], bool]] = {}  # places in the list; whether it is done here
+        pool = ThreadPoolExecutor(
+            max_workers=MOST + (self.elsewhere.batches if self.elsewhere else 0), thread_name_prefix="search"
+        )
         try:
             while True:
-                while self.room and (count := min(BATCH, most, self.expected - tries)) > 0:
-                    places = sampler.ask(count)
-                    if not places:
+                while (count := min(BATCH, most, self.expected - tries, sampler.left)) > 0 and not self.late:
+                    here = self.under_way + BATCH <= (MOST if self.assemblers.idle else FEW)
+                    if not here and not (self.elsewhere and self.elsewhere.take()):
                         break
-                    tries, most, self.begun = tries + len(places), most - len(places), True
-                    self.expect(len(places))
-                    asked[pool.submit(self.assay.traced, [chosen[place] for place in places])] = places
+                    places = sampler.ask(count)
+                    some = [chosen[place] for place in places]
+                    asked[pool.submit(self.assay.traced if here else self.there, some)] = places, here
+                    tries, most, self.begun = tries + count, most - count, True
+                    self.expect(here * count)
                 if not asked:
                     return
                 for done in wait(asked, return_when=FIRST_COMPLETED).done:
-                    places = asked.pop(done)
+                    places, here = asked.pop(done)
                     for place, trial in zip(places, done.result(), strict=True):
                         if not over(trial) and not trial.evidence:
                             trial = trial.fuller(pruned=too_slow(self.assay.price(trial), self.best))
                             if not trial.pruned:
-                                asked[pool.submit(self.tried, trial)] = [place]
+                                asked[pool.submit(self.tried, trial)] = [place], here
                                 continue
-                        self.expect(-1)
+                        self.expect(-here)
                         self.decide(trial)
                         time = trial.timed(self.kind)
                         sampler.tell(place, math.inf if time is None else time.us)
@@ -252,14 +257,19 @@ class _Search:
             self.expect(-self.under_way)  # where the run is stopped
             pool.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def room(self) -> bool:
-        """Whether another batch is to be begun."""
-        return not self.late and self.under_way + BATCH <= (MOST if self.assemblers.idle else FEW)
-
     def expect(self, configurations: int) -> None:
         self.under_way += configurations
         self.assemblers.expect(configurations)
+
+    def there(self, some: Sequence[Axes]) -> list[Trial]:
+        """A batch that another machine does; this one where that could not."""
+        assert self.elsewhere is not None
+        answer = self.elsewhere.assayed(self.assay.candidate, self.assay.task, some, self.best)
+        if answer is None:
+            return self.assay.assayed(some, self.best)
+        trials, plans = answer
+        self.assay.plans.put(*plans)
+        return trials
 
     def tried(self, trial: Trial) -> list[Trial]:
         self.assay.compile([trial])

@@ -36,7 +36,7 @@ from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import REPLAY, Store
 
 from . import compose, report
-from .assay import Assemblers
+from .assay import Assemblers, Elsewhere
 from .compose import WHOLE, Composed
 from .conclude import operations
 from .context import RunContext, RunStopped
@@ -62,7 +62,7 @@ class RunOptions:
 
     rounds: of proposals for each task.  seed: makes hidden inputs and judged sizes reproducible.  prices: a file with
     prices of models.  replay: what names the recording that answers in a model's stead.  record: the file that the
-    run's calls are written to in the end.
+    run's calls are written to in the end.  cluster: the address of a Dask scheduler.
     """
 
     target: str
@@ -78,6 +78,7 @@ class RunOptions:
     record: str | None = None
     seed: int = 0
     jobs: int = 0
+    cluster: str | None = None
 
     def stored(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,11 +95,13 @@ def run(
     progress: Progress,
     timer: Timer = MODEL,
     runner: AnyRunner | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> RunSummary:
     """Works on every task of ``graph`` and returns what was found; the run is recorded and its folder complete.
 
     timer: what kernels are compared by.  runner: the GPU's, where there is one: what the judge calls correct is
-    confirmed there, and winners are measured again in fresh processes.  It is closed in the end.
+    confirmed there, and winners are measured again in fresh processes.  It is closed in the end.  elsewhere: other
+    machines that measure, too.
     The run must have been started (or resumed) in ``store``.  On KeyboardInterrupt it is left resumable.
     """
     start = time.monotonic()
@@ -111,7 +114,9 @@ def run(
         judges = stack.enter_context(Judges(at_once, runner))  # first: a process takes a second
         store.record_tasks(task for plan in plans.values() for task in plan.tasks)
         _write_plans(folder, plans, chip)
-        context = _context(run_id, options, chip, choice, store, folder, judges, timer, runner, progress, stopping)
+        context = _context(
+            run_id, options, chip, choice, store, folder, judges, timer, runner, elsewhere, progress, stopping
+        )
         context = replace(
             context, at_once=at_once, slots=threading.Semaphore(at_once),
             search_seconds=SEARCH_SECONDS * jobs,
@@ -193,6 +198,7 @@ def _context(
     judges: Judges,
     timer: Timer,
     runner: AnyRunner | None,
+    elsewhere: Elsewhere | None,
     progress: Progress,
     stopping: threading.Event,
 ) -> RunContext:
@@ -223,6 +229,7 @@ def _context(
         rounds=options.rounds or (MODEL_ROUNDS if choice.model is not None else ROUNDS),
         cores=jobs,
         assemblers=Assemblers(jobs),
+        elsewhere=elsewhere,
         search_seconds=SEARCH_SECONDS,
         progress=progress,
         deadline=deadline,

@@ -190,6 +190,7 @@ class TaskWork:
             context.chip,
             jobs=context.jobs,
             assemblers=context.assemblers,
+            elsewhere=context.elsewhere,
             limit=limit,
             first=first,
             seconds=seconds,

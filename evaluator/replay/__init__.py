@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .runner import AnyRunner as AnyRunner
     from .runner import Runner as Runner
     from .runners import Runners as Runners
+    from .runners import runner_for as runner_for
     from .wire import Spoiled as Spoiled
 else:
     __getattr__, __all__ = exports(
@@ -25,6 +26,6 @@ else:
         confirm=["confirmed"],
         composition=["OURS", "Composition", "cubins_of"],
         runner=["CUDA", "AnyRunner", "Runner"],
-        runners=["Runners"],
+        runners=["Runners", "runner_for"],
         wire=["Spoiled"],
     )

@@ -5,9 +5,23 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
-from .runner import AnyRunner, Runner
+from knowledge_base.chips import Chip, devices_of
+from knowledge_base.errors import EnvironmentLacks
+
+from .runner import CUDA, DOCTOR, AnyRunner, Runner
+
+
+def runner_for(chip: Chip) -> AnyRunner:
+    """A runner on each GPU of this machine that is ``chip``, as one.  Raises EnvironmentLacks where there is none."""
+    numbers = devices_of(chip)
+    if not numbers:
+        raise EnvironmentLacks(f"this machine has no {chip.product}", DOCTOR)
+    if len(numbers) == 1:
+        return Runner(CUDA, *numbers)
+    return Runners([partial(Runner, CUDA, number) for number in numbers])
 
 
 class Runners:

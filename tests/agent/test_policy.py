@@ -374,6 +374,7 @@ def test_parts_are_by_share_of_the_floor_and_grow_as_tasks_end(tmp_path: Path) -
         rounds=1,
         cores=1,
         assemblers=Assemblers(1),
+        elsewhere=None,
         search_seconds=1.0,
         progress=Silent(),
     )  # type: ignore[arg-type, misc]

@@ -317,3 +317,12 @@ def test_a_machine_without_room_for_files_says_so() -> None:
     code += "run(['/bin/true'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "EnvironmentLacks: no room for a temporary directory" in done.stderr
+
+
+def test_bytecode_that_an_installer_left_out_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "cuda" / "tile" / "inner"
+    package.mkdir(parents=True)
+    (package / "module.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    confine.prepare.__wrapped__(())
+    assert [path.name.split(".")[0] for path in (package / "__pycache__").iterdir()] == ["module"]
