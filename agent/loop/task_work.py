@@ -193,6 +193,9 @@ class TaskWork:
             elsewhere=context.elsewhere,
             limit=limit,
             first=first,
+            seed=context.seed
+            if context.timer.kind == "measured"
+            else 0,  # by the model, the same command does the same
             seconds=seconds,
             timer=context.timer,
             plans=context.plans,

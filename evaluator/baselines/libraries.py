@@ -52,9 +52,6 @@ def tilegym() -> Sequence[Finder]:
             *x.shape[:-1], w.shape[0]
         )
 
-    def without_bias(reading: Reading, node: Node) -> bool:
-        return len(node.args) == 2 and _same_type(reading, node)
-
     def tanh_form(reading: Reading, node: Node) -> bool:
         return node.attr("approximate") == "tanh"
 
@@ -63,7 +60,7 @@ def tilegym() -> Sequence[Finder]:
         simple("layernorm", layernorm, _same_type),
         simple("rmsnorm", rmsnorm, _same_type),
         simple("softmax", lambda args, attrs: ops.softmax(args[0]), _of_rows),
-        simple("linear", linear, without_bias),
+        simple("linear", linear, _without_bias),
         simple("gelu", lambda args, attrs: activation.gelu(args[0], approximate="tanh"), tanh_form),
         simple("relu", lambda args, attrs: activation.relu(args[0])),
     )
@@ -109,6 +106,50 @@ def _liger(layer_norm: Any, rms_norm: Any, softmax: Any, swiglu: Any) -> Sequenc
         simple("softmax", lambda args, attrs: softmax.LigerSoftmaxFunction.apply(args[0]), _of_rows),
         silu_times,
     )
+
+
+def flashinfer() -> Sequence[Finder]:
+    """FlashInfer's attention and RMSNorm, which it compiles when they are first called.
+
+    https://github.com/flashinfer-ai/flashinfer
+    """
+    import flashinfer as package
+
+    planned: dict[Any, Any] = {}
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        batch, heads, length, width = q.shape
+        of_keys, keys = k.shape[1:3]
+        place = (q.shape, k.shape, q.dtype, scale, causal)
+        if place not in planned:  # by the first call, which is never recorded
+            starts = [torch.arange(batch + 1, dtype=torch.int32, device=q.device) * each for each in (length, keys)]
+            memory = torch.empty(128 * 2**20, dtype=torch.uint8, device=q.device)
+            planned[place] = package.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD")
+            planned[place].plan(*starts, heads, of_keys, width, causal=causal, sm_scale=scale, q_data_type=q.dtype)
+        tokens = [one.transpose(1, 2).reshape(-1, one.shape[1], one.shape[3]) for one in (q, k, v)]
+        made: torch.Tensor = planned[place].run(*tokens)
+        return made.view(batch, length, heads, width).transpose(1, 2)
+
+    def rmsnorm(args: list[Any], attrs: Mapping[str, Any]) -> Any:
+        x, weight = args
+        return package.rmsnorm(x.reshape(-1, x.shape[-1]), weight, attrs["eps"]).reshape(x.shape)
+
+    return (attending(attend), simple("rmsnorm", rmsnorm, _same_type))
+
+
+def flashinfer_cutile() -> Sequence[Finder]:
+    """FlashInfer's linear without bias in cuTile, which tunes itself by the first call."""
+    import flashinfer as package
+
+    def linear(args: list[Any], attrs: Mapping[str, Any]) -> Any:
+        x, w = args
+        made = package.mm_bf16(x.reshape(-1, x.shape[-1]), w.T, backend="cutile")
+        return made.reshape(*x.shape[:-1], w.shape[0])
+
+    def bf16_without_bias(reading: Reading, node: Node) -> bool:
+        return _without_bias(reading, node) and reading.graph.value(node.name).dtype == "bf16"
+
+    return (simple("linear", linear, bf16_without_bias),)
 
 
 def cupy(task: Task, place: torch.device) -> Callable[..., tuple[torch.Tensor, ...]] | None:
@@ -167,6 +208,10 @@ CUPY: dict[str, Callable[[Any, list[Any], Mapping[str, Any]], Any]] = {
     "relu": lambda cp, args, attrs: cp.maximum(args[0], 0),
     "gelu": _gelu,
 }  # fmt: skip
+
+
+def _without_bias(reading: Reading, node: Node) -> bool:
+    return len(node.args) == 2 and _same_type(reading, node)
 
 
 def _same_type(reading: Reading, node: Node) -> bool:

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from knowledge_base.snf.task import Task
 
-from .libraries import cupy, liger, liger_cutile, tilegym
+from .libraries import cupy, flashinfer, flashinfer_cutile, liger, liger_cutile, tilegym
 from .torch_program import ATTENTION, Finder, TorchProgram, linear_gelu
 
 Function = Callable[..., Sequence[torch.Tensor]]  # of a task's inputs in order, to its outputs in order
@@ -101,5 +101,7 @@ BASELINES: dict[str, Make] = {
     "TileGym": _library(tilegym),
     "Liger": _library(liger),
     "Liger cuTile": _library(liger_cutile),
+    "FlashInfer": _library(flashinfer),
+    "FlashInfer cuTile": _library(flashinfer_cutile),
     "CuPy": cupy,
 }

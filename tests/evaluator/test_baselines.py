@@ -104,6 +104,7 @@ def test_the_vendors_calls_are_right(task: str) -> None:
         ("CuPy", "linear", None),
         ("CuPy", "gelu", None),  # it has no bf16
         ("Liger", "layernorm", "not installed (liger_kernel)"),
+        ("FlashInfer", "attention", "not installed (flashinfer)"),
     ],
 )
 def test_what_a_baseline_does_not_have_is_left_out_or_said(name: str, task: str, said: str | None) -> None:
