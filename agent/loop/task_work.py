@@ -193,9 +193,7 @@ class TaskWork:
             elsewhere=context.elsewhere,
             limit=limit,
             first=first,
-            seed=context.seed
-            if context.timer.kind == "measured"
-            else 0,  # by the model, the same command does the same
+            seed=0 if context.timer.kind == "modelled" else context.seed,  # by the model a command repeats itself
             seconds=seconds,
             timer=context.timer,
             plans=context.plans,

@@ -130,4 +130,5 @@ def _sizes(whole: Task, seed: int) -> tuple[Sizes, ...]:
         fitted = fit(whole, row, keep, MAX_WORK)
         if fitted is not None and fitted not in rows:
             rows.append(fitted)
-    return tuple(rows) or (dict(whole.sizes),)
+    # Where no such size meets the constraints, the sample does: cut down as far as they allow.
+    return tuple(rows) or (fit(whole, dict(whole.sizes), keep, MAX_WORK) or dict(whole.sizes),)

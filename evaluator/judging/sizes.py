@@ -24,6 +24,7 @@ MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more te
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
+NEAR = 256  # as far a dimension is changed where a constraint is no plain comparison with it
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
@@ -250,7 +251,10 @@ def _too_large(task: Task, row: Sizes, most: int = MAX_WORK) -> bool:
 
 
 def _satisfy(task: Task, row: Sizes) -> Sizes | None:
-    """``row`` with the smaller side of broken constraints lowered, or the larger raised; None where that fails."""
+    """``row`` with the smaller side of broken constraints lowered, or the larger raised, or one dimension moved.
+
+    None where that fails.
+    """
     row = dict(row)
     for _ in range(4):
         broken = next((c for c in task.constraints if not _holds(c, row)), None)
@@ -266,8 +270,19 @@ def _satisfy(task: Task, row: Sizes) -> Sizes | None:
         elif isinstance(right, str) and comparison in ("<=", "<"):
             row[right] = evaluate(left, row) + (comparison == "<")
         else:
-            return None
+            moved = _moved(broken, row)
+            if moved is None:
+                return None
+            row = moved
     return None
+
+
+def _moved(constraint: tuple[str, Expr, Expr], row: Sizes) -> Sizes | None:
+    """``row`` with one dimension changed as little as makes the constraint hold: half a head's width is whole, say."""
+    _, left, right = constraint
+    names = sorted((symbols(left) | symbols(right)) & set(row))
+    near = (row | {name: row[name] + by} for step in range(1, NEAR) for name in names for by in (step, -step))
+    return next((new for new in near if min(new.values()) >= 1 and _holds(constraint, new)), None)
 
 
 def _holds(constraint: tuple[str, Expr, Expr], row: Mapping[str, int]) -> bool:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.judging.composed import judge_composed
+from evaluator.judging.composed import MAX_WORK, _sizes, judge_composed
 from evaluator.judging.oracle import Oracle
+from evaluator.judging.sizes import work
 from evaluator.plans import Plans
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
+from kernels_generated.runtime.expr import evaluate, holds
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Trial, Verdict
-from knowledge_base.snf import parse
+from knowledge_base.snf import load_target, parse
 from knowledge_base.snf.decompose import decompose
 from knowledge_base.snf.task import Decomposition, Task
 
@@ -176,3 +178,17 @@ def test_a_tf32_target_is_measured_against_tf32_pytorch(text: str, oracle: Oracl
     verdict, _ = judged(target, chosen, Plans(), oracle)
     assert verdict.correct, verdict
     assert verdict.numbers["normal"]["y"]["yardstick_rms"] > 1e-5  # float32 sums would be off by 1e-7
+
+
+@pytest.mark.parametrize("name", ["gpt2-block", "gpt2", "llama3-8b-block"])
+def test_a_target_is_judged_at_sizes_that_meet_its_constraints_and_are_quick(name: str) -> None:
+    """RoPE's constraint, an even D, is no comparison of a dimension with another."""
+    whole = decompose(load_target(name, {}).graph).whole
+    assert whole.constraints or name == "gpt2-block"
+    for seed in range(20):
+        rows = _sizes(whole, seed)
+        assert len(rows) == 2
+        for row in rows:
+            assert work(whole.graph, row) <= MAX_WORK
+            for comparison, left, right in whole.constraints:
+                assert holds(comparison, evaluate(left, row), evaluate(right, row))
