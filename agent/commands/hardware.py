@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
-from agent.loop import Cluster
 from knowledge_base.chips import DEFAULT, Chip, chip, from_driver
 from knowledge_base.errors import EnvironmentLacks, UserError
 
@@ -58,13 +54,6 @@ def check_cluster(address: str | None, device: str) -> None:
             "--cluster: kernels do not run on a GPU of this machine",
             "Start it on a host with the GPU: what has won is judged and measured again there.",
         )
-
-
-def cluster_of(
-    address: str | None, chip: Chip, seed: int, say: Callable[[str], None]
-) -> AbstractContextManager[Cluster | None]:
-    """The cluster at an address, if there is one.  Raises EnvironmentLacks where it can't be used."""
-    return nullcontext() if address is None else Cluster(address, chip, seed, say)
 
 
 def check_device(device: str) -> None:

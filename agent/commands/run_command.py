@@ -27,7 +27,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import check_cluster, check_device, chip_for, cluster_of, device_for
+from .hardware import check_cluster, check_device, chip_for, device_for
 
 
 def run(
@@ -102,7 +102,9 @@ def run(
             with (
                 shown,
                 runner_for(chip) if where == "cuda" else nullcontext() as runner,
-                cluster_of(asked.cluster, chip, asked.seed, progress.say) as elsewhere,
+                loop.Cluster(asked.cluster, chip, asked.seed, progress.say)
+                if asked.cluster
+                else nullcontext() as elsewhere,
             ):
                 progress.say(f"run {run_id}: {asked.target} for {chip.name} ({chip.arch}), run on {where}")
                 progress.say(f"kernels by the {choice.by}: {choice.why}")

@@ -18,7 +18,7 @@ from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf import task_named
 
 from .check import note_of, print_verdict, read_source
-from .hardware import check_cluster, chip_for, cluster_of, device_for
+from .hardware import check_cluster, chip_for, device_for
 
 SHOWN = 20  # rows of the table; --json has all
 
@@ -52,9 +52,12 @@ def search(
         def progress(done: int, expected: int, _: Trial) -> None:
             status.update(f"{done} of {expected} configurations")
 
+        def say(line: str) -> None:
+            err.print(line, markup=False)
+
         with (
             runner_for(chip) if where == "cuda" else nullcontext() as runner,
-            cluster_of(cluster, chip, seed or 0, lambda said: err.print(said, markup=False)) as elsewhere,
+            loop.Cluster(cluster, chip, seed or 0, say) if cluster else nullcontext() as elsewhere,
         ):
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(

@@ -128,17 +128,21 @@ class Assay:
             return trial.fuller(verdict=finished(rejected.verdict, self.candidate.source))
         return trial if timed is None else trial.fuller(measurements=(modelled, timed))
 
+    def held_to(self, trial: Trial, best: float) -> Trial:
+        """The trial, pruned where its price says that it can't win against ``best``."""
+        return trial if over(trial) else trial.fuller(pruned=too_slow(self.price(trial), best))
+
+    def tried(self, trial: Trial) -> Trial:
+        """The trial, compiled and timed."""
+        self.compile([trial])
+        return self.timed(trial)
+
     def assayed(self, some: Sequence[Axes], best: float) -> list[Trial]:
         """A trial for each, done with: refused, pruned against ``best``, or compiled and timed."""
 
         def done(trial: Trial) -> Trial:
-            if over(trial):
-                return trial
-            why = too_slow(self.price(trial), best)
-            if why:
-                return trial.fuller(pruned=why)
-            self.compile([trial])
-            return self.timed(trial)
+            trial = self.held_to(trial, best)
+            return trial if over(trial) else self.tried(trial)
 
         with ThreadPoolExecutor(max_workers=len(some), thread_name_prefix="batch") as pool:
             return list(pool.map(done, self.traced(some)))

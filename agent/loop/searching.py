@@ -243,9 +243,9 @@ class _Search:
                 for done in wait(asked, return_when=FIRST_COMPLETED).done:
                     places, here = asked.pop(done)
                     for place, trial in zip(places, done.result(), strict=True):
-                        if not over(trial) and not trial.evidence:
-                            trial = trial.fuller(pruned=too_slow(self.assay.price(trial), self.best))
-                            if not trial.pruned:
+                        if not trial.evidence:  # it was traced, no more
+                            trial = self.assay.held_to(trial, self.best)
+                            if not over(trial):
                                 asked[pool.submit(self.tried, trial)] = [place], here
                                 continue
                         self.expect(-here)
@@ -272,8 +272,7 @@ class _Search:
         return trials
 
     def tried(self, trial: Trial) -> list[Trial]:
-        self.assay.compile([trial])
-        return [self.assay.timed(trial)]
+        return [self.assay.tried(trial)]
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:

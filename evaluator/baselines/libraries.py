@@ -46,12 +46,6 @@ def tilegym() -> Sequence[Finder]:
         x, weight = args
         return ops.rms_norm(x, x.shape[-1:], weight, attrs["eps"])
 
-    def linear(args: list[Any], attrs: Mapping[str, Any]) -> Any:
-        x, w = args
-        return ops.matmul(x.reshape(-1, x.shape[-1]), w, trans_b=True, static_persistent=True).reshape(
-            *x.shape[:-1], w.shape[0]
-        )
-
     def tanh_form(reading: Reading, node: Node) -> bool:
         return node.attr("approximate") == "tanh"
 
@@ -60,7 +54,7 @@ def tilegym() -> Sequence[Finder]:
         simple("layernorm", layernorm, _same_type),
         simple("rmsnorm", rmsnorm, _same_type),
         simple("softmax", lambda args, attrs: ops.softmax(args[0]), _of_rows),
-        simple("linear", linear, _without_bias),
+        simple("linear", _linear(lambda x, w: ops.matmul(x, w, trans_b=True, static_persistent=True)), _without_bias),
         simple("gelu", lambda args, attrs: activation.gelu(args[0], approximate="tanh"), tanh_form),
         simple("relu", lambda args, attrs: activation.relu(args[0])),
     )
@@ -141,15 +135,10 @@ def flashinfer_cutile() -> Sequence[Finder]:
     """FlashInfer's linear without bias in cuTile, which tunes itself by the first call."""
     import flashinfer as package
 
-    def linear(args: list[Any], attrs: Mapping[str, Any]) -> Any:
-        x, w = args
-        made = package.mm_bf16(x.reshape(-1, x.shape[-1]), w.T, backend="cutile")
-        return made.reshape(*x.shape[:-1], w.shape[0])
-
     def bf16_without_bias(reading: Reading, node: Node) -> bool:
         return _without_bias(reading, node) and reading.graph.value(node.name).dtype == "bf16"
 
-    return (simple("linear", linear, bf16_without_bias),)
+    return (simple("linear", _linear(lambda x, w: package.mm_bf16(x, w.T, backend="cutile")), bf16_without_bias),)
 
 
 def cupy(task: Task, place: torch.device) -> Callable[..., tuple[torch.Tensor, ...]] | None:
@@ -208,6 +197,16 @@ CUPY: dict[str, Callable[[Any, list[Any], Mapping[str, Any]], Any]] = {
     "relu": lambda cp, args, attrs: cp.maximum(args[0], 0),
     "gelu": _gelu,
 }  # fmt: skip
+
+
+def _linear(product: Callable[[Any, Any], Any]) -> Callable[[list[Any], Mapping[str, Any]], Any]:
+    """A linear without bias by ``product`` of x[M, K] and w[N, K]."""
+
+    def linear(args: list[Any], attrs: Mapping[str, Any]) -> Any:
+        x, w = args
+        return product(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], w.shape[0])
+
+    return linear
 
 
 def _without_bias(reading: Reading, node: Node) -> bool:

@@ -24,7 +24,7 @@ MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more te
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
-NEAR = 256  # as far a dimension is changed where a constraint is no plain comparison with it
+NEAR = 256  # a dimension is changed by less where a constraint does not compare it with something
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
@@ -278,7 +278,7 @@ def _satisfy(task: Task, row: Sizes) -> Sizes | None:
 
 
 def _moved(constraint: tuple[str, Expr, Expr], row: Sizes) -> Sizes | None:
-    """``row`` with one dimension changed as little as makes the constraint hold: half a head's width is whole, say."""
+    """``row`` with one dimension changed as little as makes the constraint hold (RoPE: a head's width is even)."""
     _, left, right = constraint
     names = sorted((symbols(left) | symbols(right)) & set(row))
     near = (row | {name: row[name] + by} for step in range(1, NEAR) for name in names for by in (step, -step))
