@@ -48,7 +48,7 @@ def device_for(device: str, chip: Chip) -> str:
 
 
 def check_cluster(address: str | None, device: str) -> None:
-    """Raises UserError for a cluster where kernels do not run on this machine's GPU: there they are measured again."""
+    """Raises UserError for a cluster where kernels run on no GPU of this machine, which measures winners again."""
     if address is not None and device != "cuda":
         raise UserError(
             "--cluster: kernels do not run on a GPU of this machine",

@@ -2,7 +2,7 @@
 
 A worker traces, compiles and times a batch as a search does it here, on its own host and with a runner of its own for
 each run.  What comes back is trials with their plans; kernels are judged, and winners measured again, here alone.
-Dask's workers run whatever they are sent: a cluster belongs into a network that one trusts.
+Dask's workers run whatever they are sent: a cluster belongs in a network that one trusts.
 """
 
 from __future__ import annotations

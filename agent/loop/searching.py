@@ -237,7 +237,8 @@ class _Search:
                     some = [chosen[place] for place in places]
                     asked[pool.submit(self.assay.traced if here else self.there, some)] = places, here
                     tries, most, self.begun = tries + count, most - count, True
-                    self.expect(here * count)
+                    if here:
+                        self.expect(count)
                 if not asked:
                     return
                 for done in wait(asked, return_when=FIRST_COMPLETED).done:
@@ -248,7 +249,8 @@ class _Search:
                             if not over(trial):
                                 asked[pool.submit(self.tried, trial)] = [place], here
                                 continue
-                        self.expect(-here)
+                        if here:
+                            self.expect(-1)
                         self.decide(trial)
                         time = trial.timed(self.kind)
                         sampler.tell(place, math.inf if time is None else time.us)
@@ -258,6 +260,7 @@ class _Search:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def expect(self, configurations: int) -> None:
+        """So many more are under way on this machine; negative: fewer."""
         self.under_way += configurations
         self.assemblers.expect(configurations)
 

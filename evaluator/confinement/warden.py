@@ -253,9 +253,9 @@ def _charged(pid: int) -> float:
     """The processor seconds that the kernel holds against RLIMIT_CPU, of a program that ended and was not reaped yet.
 
     They are counted by ticks of the scheduler and differ from the time it ran (what wait4 reports), by more the busier
-    the machine is.  The number of that clock is made from the process number: clock_getcpuclockid(3) has the form.
+    the machine is.  0 where the kernel does not say.
     """
-    profiling = (~pid << 3) | 0
+    profiling = ~pid << 3  # how a process's clock CPUCLOCK_PROF is numbered: Linux, include/linux/posix-timers_types.h
     try:
         return time.clock_gettime(profiling)
     except OSError:

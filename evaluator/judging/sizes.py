@@ -24,7 +24,7 @@ MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more te
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
-NEAR = 256  # a dimension is changed by less where a constraint does not compare it with something
+NEAR = 256  # a dimension is moved by less than that to meet a constraint such as D % 2 == 0
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
