@@ -37,6 +37,10 @@ Shape = Annotated[list[str] | None, typer.Option("--shape", metavar="k=v,…", h
 Axes = Annotated[list[str] | None, typer.Option("--axes", metavar="k=v,…", help="Configuration: TM=64,TN=128.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and judged sizes; else random.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
+SearchSeconds = Annotated[
+    float | None,
+    typer.Option("--search-seconds", min=0, help="No configuration is begun later; run: 120 with a GPU, else 25."),
+]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler whose workers search, too.")
 ]
@@ -113,6 +117,7 @@ def run(
     ] = None,
     seed: Seed = None,
     jobs: Jobs = 0,
+    search_seconds: SearchSeconds = None,
     cluster: Cluster = None,
     require_sandbox: Sandbox = None,
     as_json: Json = False,
@@ -138,6 +143,7 @@ def run(
         replay=replay,
         record=record,
         seed=seed,
+        search_seconds=search_seconds,
         jobs=jobs,
         cluster=cluster,
         as_json=as_json,
@@ -219,6 +225,7 @@ def search(
     device: Device = "auto",
     seed: Seed = None,
     jobs: Jobs = 0,
+    search_seconds: SearchSeconds = None,
     cluster: Cluster = None,
     db: Db = None,
     require_sandbox: Sandbox = None,
@@ -229,7 +236,9 @@ def search(
     from .commands import search_command as command
 
     options.require_sandbox(require_sandbox)
-    return command.search(file, task, options.sizes(shape), gpu, device, seed, jobs, cluster, db, as_json)
+    return command.search(
+        file, task, options.sizes(shape), gpu, device, seed, jobs, search_seconds, cluster, db, as_json
+    )
 
 
 @app.command()

@@ -49,6 +49,7 @@ def run(
     record: str | None,
     seed: int | None,
     jobs: int,
+    search_seconds: float | None,
     cluster: str | None,
     as_json: bool,
 ) -> int:
@@ -76,6 +77,7 @@ def run(
         seed=secrets.randbits(31) if seed is None else seed,
         jobs=jobs,
         cluster=cluster,
+        search_seconds=search_seconds,
     )
     if replay:
         if resume:
@@ -270,7 +272,8 @@ def _resume(store: Store, run_id: str, asked: RunOptions, device: str) -> Begun:
     check_cluster(asked.cluster, where)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
-    now = {name: getattr(asked, name) for name in ("model", "budget_tokens", "budget_usd", "prices", "record")}
+    names = ("model", "budget_tokens", "budget_usd", "prices", "record", "search_seconds")
+    now = {name: getattr(asked, name) for name in names}
     options = replace(
         options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs, cluster=asked.cluster,
         **{name: value for name, value in now.items() if value is not None},

@@ -31,6 +31,7 @@ def search(
     device: str,
     seed: int | None,
     jobs: int,
+    seconds: float | None,
     cluster: str | None,
     db: str | None,
     as_json: bool,
@@ -61,8 +62,8 @@ def search(
         ):
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(
-                candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, timer=timer, plans=plans,
-                progress=progress,
+                candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, seconds=seconds,
+                timer=timer, plans=plans, progress=progress,
             )  # fmt: skip
     noted = note_of(task, recorded(found.trials), db)
     usable = found.best is not None

@@ -50,7 +50,7 @@ class RunContext:
     cores: int  # for the assemblers of all tasks
     assemblers: Assemblers  # one for each core
     elsewhere: Elsewhere | None  # a cluster's, where the run has one
-    search_seconds: float  # for the configurations of all tasks; each takes its share of the target's floor
+    search_seconds: float  # that searching may take on all cores; by the model each task has a share, as of the floor
     progress: Progress
     deadline: float | None = None
     at_once: int = 1  # tasks that compute; others wait for their proposer's answers, or for a slot

@@ -39,12 +39,20 @@ def recorded(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
-    """Whether a candidate's trials come from a search by times of this kind, not from a check of some configuration.
+    """Whether nothing is left to search by times of this kind.
 
-    ``configurations``: how many the file has.  A search leaves trials that nobody judged, or one of each configuration.
+    ``configurations``: how many the file has.  By measured times a search goes on until all were tried.  By modelled
+    ones it is over once there was one, and not a check of some configuration: it leaves trials that nobody judged.
     """
     timed = [trial for trial in trials if trial.timed(kind)]
+    if kind == "measured":
+        return len({repr(sorted(t.configuration.items())) for t in decided(trials, kind)}) >= configurations
     return bool(timed) and (len(trials) >= configurations or any(trial.verdict is None for trial in timed))
+
+
+def decided(trials: Sequence[Trial], kind: Kind) -> list[Trial]:
+    """Those that have a time of this kind, or were refused."""
+    return [trial for trial in trials if trial.timed(kind) or (trial.verdict is not None and not trial.correct)]
 
 
 def span(source: str) -> int:

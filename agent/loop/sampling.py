@@ -25,21 +25,27 @@ SAME = 0.6  # weight of an axis on which two agree; those on which they do not s
 class Sampler:
     """Asks for configurations of a list to be tried, and is told what they took.
 
-    given: how many at its head are tried first, in order.
+    given: how many at its head are tried first, in order.  known: what some took, by place: they are not tried again.
     """
 
-    def __init__(self, configurations: Sequence[Mapping[str, Any]], given: int, seed: int) -> None:
+    def __init__(
+        self,
+        configurations: Sequence[Mapping[str, Any]],
+        given: int,
+        seed: int,
+        known: Mapping[int, float] | None = None,
+    ) -> None:
         self._all = list(configurations)
         self._values = {
             name: len({repr(one.get(name)) for one in self._all})
             for name in sorted({n for one in self._all for n in one})
         }
+        self._us = dict(known or {})
         rest = list(range(given, len(self._all)))
         random.Random(seed).shuffle(rest)
-        order = [*range(min(given, len(self._all))), *rest]
-        self._start = frozenset(order[: max(START, given)])
+        order = [place for place in (*range(min(given, len(self._all))), *rest) if place not in self._us]
+        self._start = frozenset(order[: max(START - len(self._us), sum(place < given for place in order))])
         self._open = dict.fromkeys(order)  # neither tried nor under way, the first to be tried first
-        self._us: dict[int, float] = {}
         self._under_way: dict[int, None] = {}
         self._likeness: dict[int, list[float]] = {}  # of a tried one to all
 
@@ -47,6 +53,11 @@ class Sampler:
     def left(self) -> int:
         """How many were not asked for."""
         return len(self._open)
+
+    @property
+    def told(self) -> int:
+        """Of how many is known what they took."""
+        return len(self._us)
 
     def ask(self, count: int) -> list[int]:
         """Places in the list of at most ``count`` configurations to be tried next; empty once all were."""

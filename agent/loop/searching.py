@@ -2,10 +2,10 @@
 
 The axes of the file span a product.  By modelled times, a seeded quasi-random part of one that is larger than the limit
 is looked at (the default, its neighbours along one axis, then Halton points): each configuration is traced, priced, and
-compiled in order of its price (:mod:`.assay`).  By measured times a sampler chooses, a batch at a time
-(:mod:`.sampling`); others are traced and compiled while one is on the GPU, as many as keep the assemblers busy.  What
-cannot win by its price is not compiled.  Spilling and unlaunchable configurations are kept with their reason, behind
-all others.
+compiled in order of its price (:mod:`.assay`).  By measured times all of it is looked at while the time lasts, in the
+order of a sampler, which chooses a batch at a time (:mod:`.sampling`); others are traced and compiled while one is on
+the GPU, as many as keep the assemblers busy.  What cannot win by its price is not compiled.  Spilling and unlaunchable
+configurations are kept with their reason, behind all others.
 
 What comes out is a trial of each configuration, with a modelled time, and with the timer's where that is another kind;
 those are ranked by the timer's.  It says nothing about right or wrong: that is the judge's.
@@ -34,12 +34,15 @@ from knowledge_base.snf.task import Task
 from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
+from .ranking import decided
 from .sampling import Sampler
 
-LIMIT = 64  # configurations looked at unless told
+LIMIT = 64  # configurations looked at unless told, by modelled times
+# By measured times a file is given up once so many of it are known and the best is so much slower than another file's.
+ENOUGH, HOPEFUL = 60, 1.15
 CHUNK = 4  # compiled between two looks at the best time, times the jobs
 TRACES_PER_CHILD = 32
-POOL = 4096  # configurations that a sampler chooses from
+POOL = 4096  # configurations that a sampler chooses from: all of any space that people write
 MOST_TRACED = 3  # times as many as are to be tried, where many are pruned
 # Configurations under way at once: with more a sampler chooses while it knows less.  The second where assemblers idle.
 FEW, MOST = 8, 24
@@ -49,7 +52,8 @@ Progress = Callable[[int, int, Trial], None]  # configurations decided, configur
 
 @dataclass(frozen=True)
 class SearchResult:
-    """``trials`` best first.  ``total`` configurations exist, ``left_out`` were not looked at because of the limit.
+    """``trials`` best first.  ``total`` configurations exist; ``left_out`` were not looked at, because of the limit or
+    because the time was over.
 
     kind: of the times that trials are ranked by.  verdict: why the file as a whole cannot be searched.
     """
@@ -79,11 +83,13 @@ def search(
     task: Task,
     chip: Chip,
     *,
-    limit: int = LIMIT,
+    limit: int | None = None,
     assemblers: Assemblers | None = None,
     elsewhere: Elsewhere | None = None,
     jobs: int | None = None,
     first: Sequence[Axes] = (),
+    known: Sequence[Trial] = (),
+    against: float = math.inf,
     seed: int = 0,
     seconds: float | None = None,
     cache: Cache | None = None,
@@ -95,10 +101,13 @@ def search(
 
     Ranked ones without a time of it stand behind those that have one.
 
+    limit: configurations looked at, or by measured times tried; by default LIMIT, or all.
     assemblers: that several searches share; else this one has its own, by default one for each processor.  jobs: of
     them, for the kernels of a chunk.  elsewhere: other machines that measure, too.
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
+    known: trials of the candidate at these sizes, of an earlier search by measured times, which this one goes on with.
+    against: µs of the task's best kernel so far; a file that stays far from it is given up.
     plans: what is traced is put there.
     seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
     Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials, and where that is
@@ -111,18 +120,21 @@ def search(
         return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
     total = math.prod(len(values) for values in axes.values())
     measures = timer.kind == "measured"
+    limit = limit or (POOL if measures else LIMIT)
     chosen = list(configurations(axes, max(limit, POOL) if measures else limit, first, seed))
     warm = len(listed(first, axes))
     deadline = math.inf if seconds is None else started + seconds
-    expected = min(limit, len(chosen))
+    took = _took(chosen, known, timer.kind) if measures else {}
+    expected = min(limit, len(chosen) - len(took))
     assemblers = assemblers or Assemblers(jobs or cores())
     plans = Plans() if plans is None else plans
     assay = Assay(candidate, task, chip, assemblers, cache, timer, plans)
-    run = _Search(assay, assemblers, jobs or assemblers.count, elsewhere, progress, expected, deadline)
+    run = _Search(assay, assemblers, jobs or assemblers.count, elsewhere, progress, expected, deadline, against)
     verdict: Verdict | None = None
     try:
         if measures:
-            run.sample(chosen, Sampler(chosen, warm + 1, seed))  # behind the warm ones is the default
+            run.best = min(took.values(), default=math.inf)
+            run.sample(chosen, Sampler(chosen, warm + 1, seed, took))  # behind the warm ones is the default
         else:
             run.go(run.traced(chosen), warm)
     except (UserError, RunStopped):  # this machine lacks something, or the caller has seen enough
@@ -138,7 +150,7 @@ def search(
         kind=timer.kind,
         trials=tuple(sorted(run.trials, key=lambda trial: _order(trial, timer.kind))),
         total=total,
-        left_out=total - len(run.trials) if measures else total - len(chosen),
+        left_out=total - len(run.trials) - len(took) if measures else total - len(chosen),
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
     )
@@ -152,10 +164,10 @@ class _Search:
 
     def __init__(
         self, assay: Assay, assemblers: Assemblers, jobs: int, elsewhere: Elsewhere | None, progress: Progress | None,
-        expected: int, deadline: float,
+        expected: int, deadline: float, against: float,
     ) -> None:  # fmt: skip
         self.assay, self.assemblers, self.jobs, self.elsewhere = assay, assemblers, jobs, elsewhere
-        self.progress, self.expected, self.deadline = progress, expected, deadline
+        self.progress, self.expected, self.deadline, self.against = progress, expected, deadline, against
         self.kind = assay.timer.kind
         self.trials: list[Trial] = []
         self.best = math.inf  # µs by the timer
@@ -218,18 +230,22 @@ class _Search:
     # ------------------------------------------------------------------------------------------------ by a clock
 
     def sample(self, chosen: Sequence[Axes], sampler: Sampler) -> None:
-        """Tries what the sampler asks for, as many as are expected, and tells it what they took.
+        """Tries what the sampler asks for, as many as are expected, while the time lasts; tells it what they took.
 
         What is pruned cost a trace, and was no try.
         """
         tries, most = 0, MOST_TRACED * self.expected
+        enough = ENOUGH - sampler.told
         asked: dict[Future[list[Trial]], tuple[list[int], bool]] = {}  # places in the list; whether it is done here
         pool = ThreadPoolExecutor(
             max_workers=MOST + (self.elsewhere.batches if self.elsewhere else 0), thread_name_prefix="search"
         )
         try:
             while True:
-                while (count := min(BATCH, most, self.expected - tries, sampler.left)) > 0 and not self.late:
+                hopeless = tries >= enough and self.best > HOPEFUL * self.against
+                while (count := min(BATCH, most, self.expected - tries, sampler.left)) > 0:
+                    if self.late or hopeless:
+                        break
                     here = self.under_way + BATCH <= (MOST if self.assemblers.idle else FEW)
                     if not here and not (self.elsewhere and self.elsewhere.take()):
                         break
@@ -276,6 +292,17 @@ class _Search:
 
     def tried(self, trial: Trial) -> list[Trial]:
         return [self.assay.tried(trial)]
+
+
+def _took(chosen: Sequence[Axes], known: Sequence[Trial], kind: Kind) -> dict[int, float]:
+    """What is known of the chosen ones, by place: µs, or infinity for one that was refused."""
+    places = {repr(sorted(axes.items())): place for place, axes in enumerate(chosen)}
+    took: dict[int, float] = {}
+    for trial in decided(known, kind):
+        place, time = places.get(repr(sorted(trial.configuration.items()))), trial.timed(kind)
+        if place is not None:
+            took[place] = math.inf if time is None or (trial.verdict is not None and not trial.correct) else time.us
+    return took
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:

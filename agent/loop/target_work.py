@@ -49,8 +49,9 @@ from .task_work import WORTH, TaskWork
 
 PLAN = "v2"  # fused; the naive plan is recorded beside it
 PLANS = ("v1", "v2")
-# Of each job, for all tasks' configurations: keeps a block's first run on two cores below 2 minutes.
-SEARCH_SECONDS = 25.0
+# That searching may take unless told, by the kind of its times: keeps a block's first run on two cores below 2 minutes,
+# and lets 16 cores and a GPU try all configurations of one.
+SEARCH_SECONDS: dict[Kind, float] = {"modelled": 25.0, "measured": 120.0}
 ROUNDS, MODEL_ROUNDS = 2, 8  # of proposals for a task; a language model learns from what became of its answers
 LEAST_SHARE = 0.5  # of an even part, that the smallest task may use of a model's budget
 PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
@@ -79,6 +80,7 @@ class RunOptions:
     seed: int = 0
     jobs: int = 0
     cluster: str | None = None
+    search_seconds: float | None = None
 
     def stored(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,7 +121,6 @@ def run(
         )
         context = replace(
             context, at_once=at_once, slots=threading.Semaphore(at_once),
-            search_seconds=SEARCH_SECONDS * jobs,
         )  # fmt: skip
         try:
             done = {PLAN: _carried_out(context, options.target, decomposition)}
@@ -230,7 +231,7 @@ def _context(
         cores=jobs,
         assemblers=Assemblers(jobs),
         elsewhere=elsewhere,
-        search_seconds=SEARCH_SECONDS,
+        search_seconds=_search_seconds(options, timer.kind),
         progress=progress,
         deadline=deadline,
         stopping=stopping,
@@ -363,11 +364,15 @@ def _notes(
     searched, files = sum(r.effort.of_all for r in results), sum(r.effort.files for r in results)
     if searched:
         of = f"of {count(sum(r.effort.span for r in results), 'configuration')} of {count(files, 'file')}"
-        budget = f"; search budget {SEARCH_SECONDS:.0f} s a job" if kind == "modelled" else ""
-        notes.append(f"{searched} {of} compiled{budget}.")
+        seconds = f"{_search_seconds(options, kind):g} s"
+        notes.append(f"{searched} {of} compiled; {seconds} for searching (--search-seconds).")
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)
+
+
+def _search_seconds(options: RunOptions, kind: Kind) -> float:
+    return SEARCH_SECONDS[kind] if options.search_seconds is None else options.search_seconds
 
 
 def _with_shares(results: Sequence[TaskResult]) -> tuple[TaskResult, ...]:

@@ -23,17 +23,16 @@ from knowledge_base.store import Store
 
 from .conclude import keep
 from .context import RunContext, RunStopped
-from .ranking import rank, recorded, searched, span
+from .ranking import decided, rank, recorded, searched, span
 from .searching import search
 from .summary import Effort, TaskResult
 
 LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
-TRIED = 60  # configurations of a candidate that are compiled and measured, where there is a GPU
 LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
+TRIED: int | None = None  # of those that are measured, where there is a GPU: all, while the time lasts
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
-LONGEST = 120.0  # seconds it may search by measured times: there its tries are counted, not its share of the time
 TRIES = 3  # configurations of one candidate that are judged before it is given up
 WORTH = 0.98  # a specialised kernel is judged if its time is below this share of the general one's
 
@@ -55,8 +54,9 @@ class TaskWork:
 
     def __init__(self, context: RunContext, task: Task, label: str, calls: int, share: float) -> None:
         self.context, self.task, self.label, self.calls, self.share = context, task, label, calls, share
-        by_share = max(SHORTEST, share * context.search_seconds)
-        self.seconds = by_share if context.timer.kind == "modelled" else LONGEST  # for all candidates of a round
+        # For all candidates of a round.  What is measured waits for the GPU most of the time: there all search at once.
+        by_share = max(SHORTEST, share * context.search_seconds * context.cores)
+        self.seconds = by_share if context.timer.kind == "modelled" else context.search_seconds
         self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
         self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
         self.tried: list[Trial] = []  # what became of this run's candidates, oldest first
@@ -65,6 +65,7 @@ class TaskWork:
         self.seen: set[str] = set()
         self.judge_all: set[str] = set()  # candidates that are judged though a faster one is known
         self.promising: list[dict[str, Any]] = []  # the best configuration of each candidate so far
+        self.fastest = math.inf  # µs of the best of them
         self.general: Trial | None = None  # the fastest kernel so far that serves every size
         self.special: Trial | None = None  # one that is faster and refuses some sizes
         self.done = 0.0  # share of the task's work, for the bar
@@ -152,14 +153,17 @@ class TaskWork:
         """The candidate's configurations: as they are known, else searched now and recorded."""
         context, kind, configurations = self.context, self.context.timer.kind, span(candidate.source)
         trials = self.stored(candidate)
-        if not searched(trials, kind, configurations):
-            self.fresh = True
-            self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # somebody checked it
-            context.store.record(self.search(candidate, seconds), run=context.run, move="search")
+        if not searched(trials, kind, configurations if TRIED is None else min(TRIED, configurations)):
+            self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # of an earlier run, or a check
+            found = self.search(candidate, trials, seconds)
+            self.fresh |= bool(found)
+            context.store.record(found, run=context.run, move="search")
             trials = self.stored(candidate)
         ranked = rank(trials, kind)
         self.searched[candidate.digest] = len(trials), configurations
-        self.promising += [trial.configuration for trial in ranked[:1]]
+        for trial in ranked[:1]:
+            self.promising.append(trial.configuration)
+            self.fastest = min(self.fastest, self.time(trial).us)
         refused = next((t for t in trials if t.verdict is not None and not t.correct), None)
         if not ranked and refused is not None:
             self.hear(refused)
@@ -172,7 +176,8 @@ class TaskWork:
             task.identity, candidate.digest, context.chip.name, task.sizes, context.evaluator
         )
 
-    def search(self, candidate: Candidate, seconds: float) -> list[Trial]:
+    def search(self, candidate: Candidate, before: list[Trial], seconds: float) -> list[Trial]:
+        """What a search finds that goes on from the candidate's trials of ``before``."""
         context = self.context
 
         def progress(done: int, expected: int, _: Trial) -> None:
@@ -181,9 +186,9 @@ class TaskWork:
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
         first = [*self.promising, *(trial.configuration for trial in known)]
-        limit = LOOKED_AT if context.timer.kind == "modelled" else TRIED
-        if context.deadline is not None:
-            limit = max(1, int(min(limit, LOOKS_A_SECOND * seconds)))
+        limit = None if TRIED is None else max(1, TRIED - len(decided(before, "measured")))
+        if context.timer.kind == "modelled":
+            limit = LOOKED_AT if context.deadline is None else max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds)))
         found = search(
             candidate,
             self.task,
@@ -193,6 +198,8 @@ class TaskWork:
             elsewhere=context.elsewhere,
             limit=limit,
             first=first,
+            known=before,
+            against=self.fastest,
             seed=0 if context.timer.kind == "modelled" else context.seed,  # by the model a command repeats itself
             seconds=seconds,
             timer=context.timer,

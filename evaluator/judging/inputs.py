@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -26,6 +27,7 @@ OUTLIER_EXPONENTS = (-14.0, 6.0)  # where values are summed or exponentiated: sp
 CANCELLING_OFFSET = 4.0  # sums of K products then climb to ~16·K/2 before they fall back to ~6·sqrt(K)
 SPECIALS = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 SPECIAL_SHARE = 0.15
+BLOCK = 1 << 22  # elements that one generator draws: a larger tensor is drawn by several, on all cores
 
 
 CONSTANT_INPUTS = frozenset(("zeros", "ones", "onehot"))  # inputs with one or two different values
@@ -79,7 +81,7 @@ def _draw_tensor(graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distrib
     whole = elementwise(graph)
     if tensor.role == "weight" and len(shape) > 1:
         values = _WEIGHTS.get(distribution, _normal)(shape, tensor.dtype, whole, generator)
-        return (values / math.sqrt(max(1, shape[-1]))).to(dtype).contiguous()
+        return values.div_(math.sqrt(max(1, shape[-1]))).to(dtype).contiguous()
     table = _WEIGHTS if tensor.role == "weight" else _INPUTS
     return table.get(distribution, _normal)(shape, tensor.dtype, whole, generator).to(dtype).contiguous()
 
@@ -88,7 +90,15 @@ _Draw = Callable[["tuple[int, ...]", str, bool, "torch.Generator"], "torch.Tenso
 
 
 def _normal(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=generator)
+    count = math.prod(shape)
+    if count <= BLOCK:
+        return torch.randn(shape, generator=generator)
+    values = torch.empty(count)
+    blocks = values.split(BLOCK)
+    seeds = torch.randint(2**62, (len(blocks),), generator=generator).tolist()
+    with ThreadPoolExecutor() as pool:  # numbers are drawn without Python's lock
+        list(pool.map(lambda block, seed: block.normal_(generator=torch.Generator().manual_seed(seed)), blocks, seeds))
+    return values.reshape(shape)
 
 
 def _offset(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:

@@ -39,7 +39,8 @@ from .contestants import baseline, spoiled
 from .device import Device
 from .stopwatch import SETS, Contestant, PlanContestant, Unrecordable, race
 
-KEPT_BYTES = 8 << 30  # of answers on the GPU, for configurations that are asked the same
+KEPT = 0.25  # of the GPU's memory, for answers: the configurations of several tasks are asked the same in turn
+KEPT_ELSEWHERE = 8 << 30  # bytes of them where there is none
 
 
 class Bench:
@@ -60,13 +61,15 @@ class NearOracle:
 
     def __init__(self, place: torch.device) -> None:
         self._place = place
+        on_gpu = place.type == "cuda"
+        self._most = int(KEPT * torch.cuda.get_device_properties(place).total_memory) if on_gpu else KEPT_ELSEWHERE
         self._known: OrderedDict[Question, Expected] = OrderedDict()
 
     def expect_all(self, questions: Iterable[Question]) -> Iterator[Expected]:
         for q in questions:
             answer = self._known.pop(q, None) or computed(q, self._place)
             self._known[q] = answer
-            while sum(map(_bytes, self._known.values())) > KEPT_BYTES and len(self._known) > 1:
+            while sum(map(_bytes, self._known.values())) > self._most and len(self._known) > 1:
                 self._known.popitem(last=False)
             yield answer
 

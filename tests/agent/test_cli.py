@@ -62,7 +62,7 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
     for option in (
         "--target", "--gpu", "--device", "--proposer", "--model", "--rounds", "--budget-minutes",
         "--budget-tokens", "--budget-usd", "--prices", "--shape", "--db",
-        "--resume", "--seed", "--jobs", "--json",
+        "--resume", "--seed", "--jobs", "--search-seconds", "--json",
     ):  # fmt: skip
         assert option in text
 

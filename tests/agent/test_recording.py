@@ -12,7 +12,7 @@ from model_runs import ADD, BROKEN, KEY, RIGHT, WRONG, block
 from model_server import Answer, Asked, Fail, ModelServer, error
 
 from agent.cli import invoke
-from agent.loop import searching, target_work, task_work
+from agent.loop import searching, task_work
 from agent.proposers.language_model import model_proposer
 from agent.proposers.language_model.policy import Step
 from agent.proposers.language_model.recording import Replay, difference, read_recording
@@ -286,10 +286,9 @@ def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
     """The README's example; with less time for the synthesizer's search."""
     monkeypatch.chdir(tmp_path)
     no_model(monkeypatch)
-    monkeypatch.setattr(target_work, "SEARCH_SECONDS", 2.0)
     monkeypatch.setattr(searching, "CHUNK", 1)
     monkeypatch.setattr(task_work, "LOOKED_AT", 4)
-    assert invoke(["run", "--replay", "gpt2-block"]) == 0
+    assert invoke(["run", "--replay", "gpt2-block", "--search-seconds", "2"]) == 0
     ((record, calls),) = runs()
     rejected = {
         task["name"]: sorted({(trial["status"], trial["error_class"]) for trial in task["rejected"]})

@@ -100,6 +100,17 @@ def test_a_search_by_known_times_tries_what_the_sampler_asks_for_and_finds_the_b
     assert len(found.trials) == 12
     assert (found.total, found.left_out, found.kind) == (16, 4, "measured")
     assert seen == list(range(1, 13))
+    went_on = search(candidate, task, H200, timer=timer, known=found.trials, jobs=2)
+    assert len(went_on.trials) == 4
+    assert (went_on.total, went_on.left_out) == (16, 0)
+    both = {repr(sorted(trial.configuration.items())) for trial in (*found.trials, *went_on.trials)}
+    assert len(both) == 16
+    late = search(candidate, task, H200, timer=timer, seconds=0.0, jobs=2)
+    assert (len(late.trials), late.left_out) == (4, 12)  # a batch is begun always, however short the time
+    monkeypatch.setattr(searching, "ENOUGH", 8)
+    given_up = search(candidate, task, H200, timer=timer, against=time.us / 2, jobs=2)
+    assert len(given_up.trials) < 16
+    assert len(search(candidate, task, H200, timer=timer, against=2 * time.us, jobs=2).trials) == 16
     times = [trial.timed("measured") for trial in found.trials]
     assert all(time is not None for time in times)
     assert times == sorted(times, key=lambda time: time.us if time is not None else math.inf)

@@ -157,7 +157,6 @@ def test_every_everyday_task_is_right_at_odd_sizes(name: str) -> None:
     [
         ("gelu", {"M": 64, "N": 64}),
         ("layernorm", {"M": 9, "N": 768}),
-        ("linear_gelu", {"M": 256, "N": 128, "K": 128}),
         ("attention", {"B": 1, "T": 128, "H": 2, "D": 64}),
     ],
 )
@@ -171,6 +170,10 @@ def test_where_it_pays_a_second_file_is_specialised_and_right_at_its_sizes(name:
     assert isinstance(refused, Verdict)
     assert refused.status is Status.INFEASIBLE
     assert isinstance(traced(odd, general.source), Traced)
+
+
+def test_a_linear_has_one_file_whatever_divides_its_sizes() -> None:
+    assert len(synthesize(everyday("linear_gelu", M=256, N=128, K=128), CHIP)) == 1
 
 
 @pytest.mark.parametrize(

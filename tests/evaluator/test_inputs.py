@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.judging import inputs
 from evaluator.judging.inputs import OFFSET_SIGMAS, distributions, draw
 from evaluator.judging.sizes import ELEMENTS, MAX_WORK, judged_sizes, output_elements, tiles, work
 from kernels_generated.runtime.expr import evaluate, holds
@@ -21,6 +22,18 @@ SMALL = {
     "gelu": {"M": 64, "N": 65},
     "layernorm": {"M": 7, "N": 100},
 }
+
+
+def test_a_large_tensor_is_drawn_in_blocks_none_like_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK", 4096)
+    graph, sizes = everyday("gelu").graph, {"M": 5, "N": 4000}
+    x, again, other = (draw(graph, sizes, "normal", seed)["x"].float().reshape(-1) for seed in (5, 5, 6))
+    assert torch.equal(x, again)
+    assert not torch.equal(x, other)
+    blocks = x.split(4096)
+    assert [len(block) for block in blocks] == [4096] * 4 + [20000 - 4 * 4096]
+    assert all(abs(block.mean()) < 0.1 and abs(block.std() - 1) < 0.1 for block in blocks)
+    assert all(not torch.equal(a[:3000], b[:3000]) for i, a in enumerate(blocks) for b in blocks[:i])
 
 
 def test_the_same_seed_gives_the_same_values_and_another_seed_others() -> None:
