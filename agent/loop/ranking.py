@@ -46,7 +46,8 @@ def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
     """
     timed = [trial for trial in trials if trial.timed(kind)]
     if kind == "measured":
-        return len({repr(sorted(t.configuration.items())) for t in decided(trials, kind)}) >= configurations
+        tried = {repr(sorted(trial.configuration.items())) for trial in decided(trials, kind)}
+        return bool(tried) and len(tried) >= configurations
     return bool(timed) and (len(trials) >= configurations or any(trial.verdict is None for trial in timed))
 
 

@@ -6,6 +6,7 @@ which run on the GPU.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,13 @@ class Bench:
         sets = [question(task, task.sizes, "normal", seed + number) for number in range(SETS)]
         return list(self.oracle.expect_all(sets))
 
+    def forget(self) -> None:
+        """Gives the GPU's memory back that answers take, and that PyTorch keeps for later."""
+        self.oracle.forget()
+        gc.collect()
+        if self.device.place.type == "cuda":
+            torch.cuda.empty_cache()
+
 
 class NearOracle:
     """Answers questions in this process, at ``place``; the latest answers are kept there."""
@@ -72,6 +80,9 @@ class NearOracle:
             while sum(map(_bytes, self._known.values())) > self._most and len(self._known) > 1:
                 self._known.popitem(last=False)
             yield answer
+
+    def forget(self) -> None:
+        self._known.clear()
 
 
 def _bytes(answer: Expected) -> int:
@@ -192,6 +203,11 @@ def compared(
         card.close()
 
 
+def forget(bench: Bench) -> None:
+    """Gives back the memory that is kept for the next question."""
+    bench.forget()
+
+
 def known_answer(bench: Bench) -> bool:
     """Whether the GPU still works: memory that the driver fills, and a sum and a product that have one right answer."""
     device = bench.device
@@ -206,7 +222,8 @@ def known_answer(bench: Bench) -> bool:
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    "examined": examined, "outputs": outputs, "raced": raced, "compared": compared, "known_answer": known_answer,
+    "examined": examined, "outputs": outputs, "raced": raced, "compared": compared, "forget": forget,
+    "known_answer": known_answer,
 }  # fmt: skip
 
 

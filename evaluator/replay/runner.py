@@ -23,7 +23,7 @@ from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import Stage, Status, Verdict
 
 from .turn import turn
-from .wire import FAULT, LACKS, RAISED, RESULT, SPOILED, Spoiled
+from .wire import FAULT, FULL, LACKS, RAISED, RESULT, SPOILED, Spoiled
 
 CUDA = "evaluator.replay.device:CudaDevice"
 START_S = 120.0  # torch and a CUDA context take five to ten seconds, on a busy machine more
@@ -39,6 +39,8 @@ class AnyRunner(Protocol):
     def description(self) -> Mapping[str, str]: ...
 
     def call(self, question: str, *arguments: Any, seconds: float) -> Any: ...
+
+    def rest(self) -> None: ...
 
     def another(self) -> AnyRunner: ...
 
@@ -89,12 +91,19 @@ class Runner:
             if kind == FAULT:
                 self._again(f"a kernel's fault ({body})")
                 raise Rejected(_fault(f"the driver reports {body}"))
+            if kind == FULL:
+                raise Rejected(_full(body))
             if kind == SPOILED:
                 self._again("a baseline's failure")
                 raise Spoiled(*body)
             if kind == RAISED:
                 raise body
             return body
+
+    def rest(self) -> None:
+        """Gives the GPU's memory back that is kept for the next call."""
+        with contextlib.suppress(Rejected):  # then it has none any more
+            self.call("forget", seconds=KNOWN_ANSWER_S)
 
     def another(self) -> Runner:
         """A new runner on the same device: a fresh process, which starts while the caller goes on."""
@@ -177,6 +186,11 @@ class Runner:
             self._python.end()
             seconds = time.monotonic() - start
             raise EnvironmentLacks(f"after {after} the GPU gave no right answer in {seconds:.0f} s", GONE)
+
+
+def _full(said: str) -> Verdict:
+    message = f"the GPU has too little memory left: {said}"
+    return Verdict(status=Status.UNSUPPORTED, stage=Stage.REPLAY, error_class="gpu-memory", message=message)
 
 
 def _fault(what: str) -> Verdict:

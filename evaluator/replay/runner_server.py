@@ -9,15 +9,18 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from evaluator.confinement import lockdown, portable
+from evaluator.judging import Rejected
 from kernels_generated.runtime import DriverError
 
 from .bench import QUESTIONS, Bench
-from .wire import FAULT, LACKS, RAISED, READY, RESULT, SPOILED, Spoiled
+from .wire import FAULT, FULL, LACKS, RAISED, READY, RESULT, SPOILED, Spoiled
 
 
 def main(line: Connection) -> None:
@@ -37,7 +40,7 @@ def main(line: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            said: tuple[str, Any] = (RESULT, QUESTIONS[question](*asked, bench))
+            said = answered(question, asked, bench)
         except DriverError as error:
             line.send((FAULT, error.code))
             return
@@ -47,6 +50,26 @@ def main(line: Connection) -> None:
         except Exception as error:
             said = (RAISED, portable(error))
         line.send(said)
+
+
+def answered(question: str, asked: Sequence[Any], bench: Bench) -> tuple[str, Any]:
+    """RESULT and the answer; FULL where the GPU's memory does not suffice, not even without what was kept.
+
+    What else the question raises is raised.
+    """
+    kept = True
+    while True:
+        try:
+            return RESULT, QUESTIONS[question](*asked, bench)
+        except torch.OutOfMemoryError as error:
+            said = str(error).partition(" GPU ")[0]  # behind it are lines of advice and other processes
+        except Rejected as rejected:
+            if rejected.verdict.error_class != "gpu-memory" or not kept:
+                raise
+        if not kept:
+            return FULL, said
+        bench.forget()
+        kept = False
 
 
 def _made(name: str) -> Callable[..., Any]:

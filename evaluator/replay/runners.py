@@ -51,6 +51,10 @@ class Runners:
         finally:
             self._free.put(runner)
 
+    def rest(self) -> None:
+        for runner in self._all:
+            runner.rest()
+
     def another(self) -> AnyRunner:
         """A new runner, on the next GPU in turn."""
         return next(self._makes)()

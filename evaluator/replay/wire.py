@@ -3,13 +3,13 @@
     caller → process    which device to make; then questions: the name of one of
                         :data:`.bench.QUESTIONS`, and its arguments
     process → caller    READY with the device's description, or LACKS with why there is none; then for each question
-                        RESULT, RAISED, or one after which the process ends: FAULT with the driver's code,
-                        SPOILED with the baseline and why
+                        RESULT, RAISED, FULL with what found no memory, or one after which the process ends: FAULT
+                        with the driver's code, SPOILED with the baseline and why
 
 Callers read this, and need no torch.
 """
 
-READY, LACKS, RESULT, RAISED, FAULT, SPOILED = "ready", "lacks", "result", "raised", "fault", "spoiled"
+READY, LACKS, RESULT, RAISED, FULL, FAULT, SPOILED = "ready", "lacks", "result", "raised", "full", "fault", "spoiled"
 
 
 class Spoiled(Exception):

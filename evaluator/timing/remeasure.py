@@ -40,9 +40,11 @@ def in_fresh_processes(
     """Has each sampled in PROCESSES new processes; what is open then in as many again, at most MOST in all.
 
     The processes start together, and measure one after another once all are there: nothing else happens on the GPU.
+    Each gives its memory back when it is done: large tasks take most of a GPU's.
     runner: says how they are made; it rests meanwhile.  Raises EnvironmentLacks where the GPU cannot be used.
     """
     number = 0
+    runner.rest()
     while number < MOST and (under_way := [one for one in works if one.open]):
         with ExitStack() as stack:
             processes = [stack.enter_context(runner.another()) for _ in range(PROCESSES)]
@@ -50,9 +52,10 @@ def in_fresh_processes(
                 _ = process.description  # waits until it has its device
             for process in processes:
                 number += 1
-                for one in under_way:
-                    say(f"process {number}: {one.name}")
-                    one.sample(process, seed + number)
+                with process:
+                    for one in under_way:
+                        say(f"process {number}: {one.name}")
+                        one.sample(process, seed + number)
 
 
 def remeasured(

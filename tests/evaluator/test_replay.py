@@ -10,16 +10,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
 
-from evaluator.judging import JudgeProcess, Rejected
+from evaluator.judging import JudgeProcess, Rejected, question
 from evaluator.plans import Plans
 from evaluator.replay import Composition, Runner, Runners, bench, confirm, confirmed
+from evaluator.replay.runner_server import answered
+from evaluator.replay.wire import FULL, RESULT
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import Chip, chip, devices_of
 from knowledge_base.errors import EnvironmentLacks, UserError
+from knowledge_base.hints import classify
 from knowledge_base.records import Candidate, Status, Trial
+from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
 
@@ -93,6 +98,43 @@ def test_a_kernel_that_faults_or_hangs_ends_its_runner_alone_and_the_next_call_w
         assert error_class in (None, verdict.error_class)
         assert re.search(message, verdict.message), verdict.message
         assert (runner._python.process.pid == first) == ("off" in script)
+        assert runner.call("known_answer", seconds=60) is True
+
+
+def test_what_finds_no_memory_is_asked_once_more_without_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = bench.Bench(DeviceDouble({}, {}))  # type: ignore[arg-type]
+    task = everyday("gelu", M=8, N=8)
+    tries: list[bool] = []
+
+    def needs_all(place: bench.Bench) -> str:
+        (_,) = place.oracle.expect_all([question(task, task.sizes, "normal", 1)])
+        tries.append(True)
+        if len(tries) in lacking:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 448.00 MiB. GPU 0 has a total capacity")
+        return "done"
+
+    monkeypatch.setitem(bench.QUESTIONS, "needs_all", needs_all)
+    lacking = {1}
+    assert answered("needs_all", (), place) == (RESULT, "done")
+    lacking = {3, 4}
+    assert answered("needs_all", (), place) == (FULL, "CUDA out of memory. Tried to allocate 448.00 MiB.")
+    assert len(tries) == 4
+    assert place.oracle._known
+    assert answered("forget", (), place) == (RESULT, None)
+    assert not place.oracle._known
+
+
+def test_a_question_that_finds_no_memory_is_a_verdict_and_the_runner_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Runner(DOUBLE, {}, {}) as runner:
+        assert runner.description["product"] == "emulated"
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "_asked", lambda *_: (FULL, "CUDA out of memory."))
+            with pytest.raises(Rejected) as raised:
+                runner.call("known_answer", seconds=60)
+        verdict = raised.value.verdict
+        assert (verdict.status, verdict.error_class) == ("unsupported", "gpu-memory")
+        assert classify(verdict.status, verdict.message)[0] == "gpu-memory"
+        runner.rest()
         assert runner.call("known_answer", seconds=60) is True
 
 
