@@ -4,7 +4,7 @@
 
 Whole runs (trace, compile, judge, keep) of each file of knowledge_base/seed/landscapes/h200_product, whose times are
 looked up there instead of measured: by space the winner's time ÷ the best one's, and how many configurations were
-tried.
+tried, of TRIES at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.loop import RunFolder, RunOptions, run
+from agent.loop import RunFolder, RunOptions, run, task_work
 from agent.progress import Silent
 from agent.proposers import Choice, Offer, Proposal, ProposalRequest, Proposer, Workplace
 from evaluator.timing import Known
@@ -33,6 +33,7 @@ from knowledge_base.snf.task import Task
 from knowledge_base.store import RunRecord, Store
 
 CHIP = chip("h200")
+TRIES = 60  # of each file
 # Tasks of llama3-8b-block that are no everyday ones: what the landscape calls them, and how they are called there.
 LLAMA = {
     "rmsnorm": "rmsnorm_43ef8d",
@@ -69,6 +70,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=1)
     seeds = options.parse_args().seeds
+    task_work.TRIED = TRIES
     spaces: dict[tuple[str, str, str], list[LandscapeRow]] = {}
     for row in landscape("h200_product"):
         if row.us is not None:

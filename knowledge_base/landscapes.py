@@ -2,8 +2,10 @@
 
 ``h200_product``: the whole spaces of files that the synthesizer wrote (:func:`landscape_sources` has them).
 ``h200_sweeps``: kernels written by hand, of which the axes' values are all that is left; parts of their spaces.
-Both by the method of docs/measuring.md but for fresh processes (medians of 9 to 12 samples; cuda-tile 1.7.0,
-tileiras 13.4.92, torch 2.11; 21 and 27 November 2026).  Times say something of that chip alone.
+``h200_block``: the spaces of the GPT-2 block's files at B=8, T=1024, by ``benchmarks/spaces.py gpt2-block``; what was
+priced too high to be the best (:mod:`agent.loop.assay`) has no row.
+All by the method of docs/measuring.md but for fresh processes (medians of 9 to 16 samples; cuda-tile 1.7.0,
+tileiras 13.4.92, torch 2.11; 21, 27 and 28 November 2026).  Times say something of that chip alone.
 """
 
 from __future__ import annotations
@@ -41,12 +43,15 @@ class LandscapeRow(Record):
 
 @functools.cache
 def landscape(name: str) -> tuple[LandscapeRow, ...]:
-    """The rows of ``h200_product`` or ``h200_sweeps``."""
+    """The rows of ``h200_product``, ``h200_sweeps`` or ``h200_block``."""
     lines = gzip.decompress((LANDSCAPES / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
     return tuple(LandscapeRow.model_validate_json(line) for line in lines)
 
 
 @functools.cache
 def landscape_sources() -> dict[str, str]:
-    """The files of ``h200_product``, by the first eight digits of their digests."""
-    return dict(json.loads(gzip.decompress((LANDSCAPES / "h200_product_sources.json.gz").read_bytes())))
+    """The files whose spaces they are, by the first eight digits of their digests."""
+    found: dict[str, str] = {}
+    for path in sorted(LANDSCAPES.glob("*_sources.json.gz")):
+        found |= json.loads(gzip.decompress(path.read_bytes()))
+    return found
