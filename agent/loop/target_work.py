@@ -364,8 +364,7 @@ def _notes(
     searched, files = sum(r.effort.of_all for r in results), sum(r.effort.files for r in results)
     if searched:
         of = f"of {count(sum(r.effort.span for r in results), 'configuration')} of {count(files, 'file')}"
-        seconds = f"{_search_seconds(options, kind):g} s"
-        notes.append(f"{searched} {of} compiled; {seconds} for searching (--search-seconds).")
+        notes.append(f"{searched} {of} compiled (--search-seconds {_search_seconds(options, kind):g}).")
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)
