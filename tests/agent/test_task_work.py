@@ -55,7 +55,7 @@ def work(store: Store) -> TaskWork:
     context = SimpleNamespace(
         store=store, judges=Judges(), plans=Plans(store), timer=MODEL, runner=None, progress=Lines(), chip=CHIP,
         seed=5, run="",
-        search_seconds=1.0, proposers=(), check_time=lambda: None, check_stopping=lambda: None,
+        search_seconds=1.0, cores=1, proposers=(), check_time=lambda: None, check_stopping=lambda: None,
     )  # fmt: skip
     return TaskWork(context, TASK, "attention_qkv", 1, 1.0)  # type: ignore[arg-type]
 
