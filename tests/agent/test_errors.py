@@ -19,6 +19,7 @@ from faults import Fault
 from model_runs import block, calls, go
 from model_server import Answer, Asked, ModelServer
 
+from agent.loop import task_work
 from agent.proposers.language_model import model_proposer
 from knowledge_base.hints import table
 from knowledge_base.records import Stage, Verdict
@@ -74,8 +75,9 @@ def repairs(name: str, folder: Path) -> tuple[Verdict, int]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request in a round: a fault, then its repairs."""
+    """One request in a round: a fault, then its repairs.  Few configurations: none of them is what is tested here."""
     monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
+    monkeypatch.setattr(task_work, "TRIED", 4)
 
 
 def test_each_class_has_a_fault_or_a_reason_why_it_has_none() -> None:
