@@ -2,8 +2,8 @@
 
 A reader can check each entry of ``FLOAT_OPS`` against the dialect's specification. Shapes are the operands' own (the
 lane axis first, broadcasting over it), so the same functions serve inside reduce and scan regions. Rounding happens
-after every operation, into the element type; f16 and bf16 compute in float32. Where the specification permits an
-approximation (``rounding<approx|full>`` and the transcendental functions) the result is float32-accurate.
+after every operation, into the element type; f16 and bf16 compute in float32. Transcendental functions are
+float32-accurate; what a kernel lets the hardware approximate has its error (:mod:`.approximation`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import dtypes
+from .approximation import approximated
 from .ir import Elem, Op, TileType
 from .rounding import addcmul_is_fused, correctly_rounded, exact_integers_to_f64, exact_sqrt, flush, flush_nonnegative
 
@@ -47,7 +48,7 @@ def _arithmetic(name: str, nearest: Function) -> Function:
         if flushes:
             operands = tuple(flush(x) for x in operands)
         if rounding in _TO_NEAREST:
-            result = nearest(*operands)
+            result = approximated(op.name, rounding, operands, nearest(*operands))
         else:
             result = correctly_rounded(name, operands, str(_element(op)), rounding)
         return flush(result) if flushes else result
@@ -134,14 +135,14 @@ def cmpf(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unary(function: Function, nonnegative: bool = False) -> Function:
-    """A function without rounding modes to honour; ``nonnegative`` says that its results are never below zero."""
+    """A function that is accurate or approximate; ``nonnegative`` says that its results are never below zero."""
 
     def apply(op: Op, x: Tensor) -> Tensor:
         if not op.attrs.get("flush_to_zero", False):
-            return function(x)
+            return approximated(op.name, op.attrs.get("rounding", "full"), (x,), function(x))
         if nonnegative:  # exp2 of a subnormal and of zero are both 1: only the result matters
-            return flush_nonnegative(function(x))
-        return flush(function(flush(x)))
+            return flush_nonnegative(approximated(op.name, None, (x,), function(x)))
+        return flush(approximated(op.name, None, (x,), function(flush(x))))
 
     return apply
 

@@ -27,7 +27,7 @@ from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.errors import UserError
-from knowledge_base.records import Status, Verdict
+from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf import parse
 from knowledge_base.snf.builder import Builder
 from knowledge_base.snf.decompose import decompose
@@ -170,6 +170,42 @@ def test_where_it_pays_a_second_file_is_specialised_and_right_at_its_sizes(name:
     assert isinstance(refused, Verdict)
     assert refused.status is Status.INFEASIBLE
     assert isinstance(traced(odd, general.source), Traced)
+
+
+def activations(dtype: str, *more: str) -> Task:
+    """Of each a result in ``dtype``, and one in each of ``more``."""
+    b = Builder()
+    x, z = b.input("x", dtype, ("M", "N")), b.input("z", dtype, ("M", "N"))
+    outputs = [b.node("gelu", [x], approximate="tanh"), *(b.node(op, [x]) for op in ("silu", "sigmoid", "tanh", "exp"))]
+    outputs += [b.node("sqrt", [b.node("abs", [x])]), b.node("div", [x, z])]
+    outputs += [b.node("cast", [x], dtype=other) for other in more]
+    return task_of(b, {"M": 65, "N": 130}, *(o.name for o in outputs))
+
+
+def test_the_hardware_approximates_where_16_bits_are_kept_and_nowhere_else() -> None:
+    coarse = synthesize(activations("bf16"), CHIP)[0].source
+    assert coarse.count("RoundingMode.APPROX") == 6
+    assert coarse.count("RoundingMode.FULL") == 1
+    for task in (activations("f32"), activations("bf16", "f32"), activations("bf16", "i32")):
+        assert "RoundingMode" not in synthesize(task, CHIP)[0].source
+    assert "RoundingMode" not in synthesize(activations("bf16"), CHIP, approximate=False)[0].source
+    for dtype in ("bf16", "f16"):
+        assert not errors_of(activations(dtype))
+        assert not errors_of(activations(dtype), "special")
+    assert error_of(activations("f32"), coarse)  # and there the judge sees it
+
+
+def test_where_an_approximation_was_rejected_the_synthesizer_offers_an_accurate_file() -> None:
+    task = activations("bf16")
+    request = ProposalRequest(task, CHIP)
+    first = Synthesizer().propose(request).proposals
+    wrong = Verdict(status=Status.WRONG, stage=Stage.COMPARE, error_class="imprecise", message="too coarse")
+    tried = tuple(begin(p.candidate, task, CHIP).fuller(verdict=wrong) for p in first)
+    again = Synthesizer().propose(replace(request, tried=tried))
+    assert again.proposals
+    assert all("RoundingMode" not in p.candidate.source for p in again.proposals)
+    rest = (*tried, *(begin(p.candidate, task, CHIP).fuller(verdict=wrong) for p in again.proposals))
+    assert not Synthesizer().propose(replace(request, tried=rest)).proposals
 
 
 def test_a_linear_has_one_file_whatever_divides_its_sizes() -> None:

@@ -233,6 +233,14 @@ def test_approximate_and_full_division_stay_near_the_quotient(lab: Lab) -> None:
     for mode in ("APPROX", "FULL"):
         got = lab.evaluate(f"ct.truediv(a, b, rounding_mode=ct.RoundingMode.{mode})", a, b, out=torch.float32)
         np.testing.assert_allclose(got.numpy(), a.numpy() / b.numpy(), rtol=3e-7, atol=1e-45)
+        errs(got, a.double() / b.double(), 2.5 * 2.0**-23)
+
+
+def errs(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor | float) -> None:
+    """Errors relative to ``exact`` are of both signs, near the bound, and within it."""
+    error = ((got.double() - exact) / exact / bound)[exact.abs() > 1e-30]
+    assert -1 <= error.min() < -0.6, error.min()
+    assert 0.6 < error.max() <= 1, error.max()
 
 
 TINY = 2.0**-126
@@ -360,7 +368,37 @@ def test_approximate_forms_of_exp_and_tanh_stay_near(lab: Lab) -> None:
     x = torch.linspace(-8, 8, 128)
     for name, function in (("exp", np.exp), ("tanh", np.tanh)):
         got = lab.evaluate(f"ct.{name}(a, rounding_mode=ct.RoundingMode.APPROX)", x, out=torch.float32)
-        np.testing.assert_allclose(got.numpy(), function(x.double().numpy()), rtol=1e-6)
+        exact = torch.from_numpy(function(x.double().numpy()))
+        if name == "exp":
+            np.testing.assert_allclose(got.numpy(), exact.numpy(), rtol=1e-6)
+            errs(got, exact, 2.5 * 2.0**-23 + x.double().abs() * 1.3 * 2.0**-24)
+        else:
+            assert got.abs().max() <= 1
+            errs(got, exact, 2.0**-11)
+
+
+@covers("exp2", "rsqrt", "sqrt")
+def test_what_flushes_subnormals_or_is_approximate_errs_as_documented(lab: Lab) -> None:
+    x = torch.linspace(0.01, 30, 256)
+    errs(lab.evaluate("ct.exp2(a, flush_to_zero=True)", x, out=torch.float32), x.double().exp2(), 2.6 * 2.0**-23)
+    errs(lab.evaluate("ct.rsqrt(a, flush_to_zero=True)", x, out=torch.float32), x.double().rsqrt(), 1.6 * 2.0**-23)
+    got = lab.evaluate("ct.sqrt(a, rounding_mode=ct.RoundingMode.APPROX)", x, out=torch.float32)
+    errs(got, x.double().sqrt(), 1.6 * 2.0**-23)
+
+
+@covers("divf", "tanh")
+def test_approximations_are_exact_where_they_must_be_and_the_same_for_the_same_operands(lab: Lab) -> None:
+    mode = "rounding_mode=ct.RoundingMode.APPROX"
+    x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 9.0, 0.7, 0.7])
+    got = lab.evaluate(f"ct.tanh(a, {mode})", x, out=torch.float32)
+    same(got[:5], [0.0, -0.0, 1.0, -1.0, math.nan], "tanh")
+    assert 0.999 < got[5] <= 1
+    assert got[6] == got[7] != math.tanh(0.7)
+    a = torch.tensor([1.0, 1.0, -1.0, math.inf, 0.0, 1.0, 3.0, 3.0])
+    b = torch.tensor([0.0, math.inf, 2.0**127, 2.0**127, 2.0**127, math.nan, 7.0, 7.0])
+    got = lab.evaluate(f"ct.truediv(a, b, {mode})", a, b, out=torch.float32)
+    same(got[:6], [math.inf, 0.0, -0.0, math.nan, 0.0, math.nan], "quotient")
+    assert got[6] == got[7]
 
 
 @covers("exp", "exp2", "log", "log2", "sin", "rsqrt", "tanh")

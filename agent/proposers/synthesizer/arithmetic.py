@@ -92,7 +92,48 @@ def gelu_erf(x):
     return 0.5 * x * (1.0 + erf(x * 0.7071067811865476))
 '''
 
-HELPERS = {"gelu": (_GELU_TANH, ()), "erf": (_ERF, ()), "gelu_erf": (_GELU_ERF, ("erf",))}
+# Where results are stored in 16 bits, which lose more than the hardware's approximations do.  Those take half the time:
+# on an H200 1,000 elements of tanh 142 clocks of a multiprocessor, approximately 63; of a division 136 and 68.
+_APPROX = "rounding_mode=ct.RoundingMode.APPROX"
+_GELU_APPROX = f'''
+def gelu_approx(x):
+    """x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    u = x * (0.7978845608028654 + 0.035677408136300125 * (x * x))
+    h = 0.5 * x
+    return h * ct.tanh(u, {_APPROX}) + h
+'''
+
+_SILU_APPROX = f'''
+def silu_approx(x):
+    """x / (1 + exp(-x)) as x/2 (1 + tanh(x/2))."""
+    h = 0.5 * x
+    return h * ct.tanh(h, {_APPROX}) + h
+'''
+
+_SIGMOID_APPROX = f'''
+def sigmoid_approx(x):
+    """1 / (1 + exp(-x)): small results keep their digits."""
+    return ct.truediv(1.0, 1.0 + ct.exp2(-1.4426950408889634 * x, flush_to_zero=True), {_APPROX})
+'''
+
+HELPERS = {
+    "gelu": (_GELU_TANH, ()),
+    "erf": (_ERF, ()),
+    "gelu_erf": (_GELU_ERF, ("erf",)),
+    "gelu_approx": (_GELU_APPROX, ()),
+    "silu_approx": (_SILU_APPROX, ()),
+    "sigmoid_approx": (_SIGMOID_APPROX, ()),
+}
+
+# As FLOAT, approximately; what is not here is as there.  Division has its full range: its approximate form has not.
+APPROXIMATE = {
+    "div": "ct.truediv({0}, {1}, rounding_mode=ct.RoundingMode.FULL)",
+    "exp": f"ct.exp({{0}}, {_APPROX})",
+    "sqrt": f"ct.sqrt({{0}}, {_APPROX})",
+    "tanh": f"ct.tanh({{0}}, {_APPROX})",
+    "silu": "silu_approx({0})",
+    "sigmoid": "sigmoid_approx({0})",
+}
 
 
 def literal(value: float, dtype: str) -> str:

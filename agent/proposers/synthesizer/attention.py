@@ -58,6 +58,11 @@ class _Attention:
         """Whether q kᵀ is summed over pieces of the head, reloaded for each: float32 on scalar units."""
         return self.depth.tile == "TK"
 
+    @property
+    def all_see_a_key(self) -> bool:
+        """Whether each query sees the first key, so that no maximum stays at -inf: nothing else hides a score."""
+        return (self.scale is not None or self.scores is self.qk) and not (self.causal and self.reach)
+
     def write(self) -> KernelText:
         writer = self.writer
         if self.group.grid:
@@ -81,7 +86,10 @@ class _Attention:
             writer.comment("Tiles that are seen in part.")
             with writer.block("for j in range(whole, tiles):", self.keys):
                 self._step(masked=True)
-        writer.line("out = acc / total")
+        if writer.approximate:
+            writer.line("out = ct.truediv(acc, total, rounding_mode=ct.RoundingMode.APPROX)")
+        else:
+            writer.line("out = acc / total")
         writer.define(self.anchor, Tile("out", self.work, frozenset((self.rows, self.columns))))
         store_all(writer, self.group, (self.rows, self.columns))
         return self._kernel()
@@ -174,11 +182,21 @@ class _Attention:
     def _step(self, masked: bool) -> None:
         writer = self.writer
         text = self._scores(masked)
-        writer.line(f"new_top = ct.maximum(top, ct.max({text}, axis=1, keepdims=True))")
-        writer.comment("Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.")
-        writer.line("base = ct.where(new_top == -INF, 0.0, new_top)")
-        writer.line(f"p = ct.exp2(({text} - base) * {self.factor})")
-        writer.line(f"fade = ct.exp2((top - base) * {self.factor})")
+        # Scaled first, the maximum makes one multiply-add of what stands under exp2; accurate results want the small
+        # difference first.
+        scaled = f" * {self.factor}" if writer.approximate else ""
+        writer.line(f"new_top = ct.maximum(top, ct.max({text}, axis=1, keepdims=True){scaled})")
+        base = "new_top"
+        if not self.all_see_a_key:
+            writer.comment("Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.")
+            writer.line("base = ct.where(new_top == -INF, 0.0, new_top)")
+            base = "base"
+        if writer.approximate:
+            writer.line(f"p = ct.exp2({text} * {self.factor} - {base}, flush_to_zero=True)")
+            writer.line(f"fade = ct.exp2(top - {base}, flush_to_zero=True)")
+        else:
+            writer.line(f"p = ct.exp2(({text} - {base}) * {self.factor})")
+            writer.line(f"fade = ct.exp2((top - {base}) * {self.factor})")
         writer.line("total = total * fade + ct.sum(p, axis=1, keepdims=True)")
         value = self._value()
         p = "p" if self.value_dtype == self.work else f"p.astype({CT_DTYPES[self.value_dtype]})"

@@ -94,11 +94,11 @@ class Place:
 class Body:
     """The lines of one kernel under construction, its parameters, and names for its values.
 
-    float_dtype: what scalars are computed in, f32 or f64.
+    float_dtype: what scalars are computed in, f32 or f64.  approximate: whether the hardware's approximations will do.
     """
 
-    def __init__(self, name: str, float_dtype: str, names: Names) -> None:
-        self.name, self.float_dtype, self.names = name, float_dtype, names
+    def __init__(self, name: str, float_dtype: str, names: Names, approximate: bool = False) -> None:
+        self.name, self.float_dtype, self.names, self.approximate = name, float_dtype, names, approximate
         self.parameters: dict[str, Parameter] = {}
         self.constants: list[str] = []
         self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row

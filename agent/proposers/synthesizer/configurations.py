@@ -42,9 +42,17 @@ _FMA: Axes = {
     "TM": [64, 32, 128], "TN": [64, 32, 128], "TK": [16, 32, 8], "GROUP": [8], "PERSISTENT": [1, 0],
     "occupancy": [1, 2],
 }  # fmt: skip
-_ATTENTION: Axes = {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}
-_ATTENTION_120: Axes = {"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}
-_ATTENTION_WIDE: Axes = {"TM": [64, 32], "TN": [32, 64], "occupancy": [1, 2]}
+# Attention by family, with heads of up to 64 and wider ones.  On sm_90 many small blocks hide what exponentials wait
+# for; with heads of 128 long tiles of keys pay, 128 by 128 with 8 warps (measured on an H200).
+_WIDE: Axes = {"TM": [64, 32], "TN": [32, 64], "occupancy": [1, 2]}
+_ATTENTION: dict[str, tuple[Axes, Axes]] = {
+    "sm_90": (
+        {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [4, 3, 2, 1]},
+        {"TM": [64, 128], "TN": [128, 64, 32], "occupancy": [2, 1, 3], "num_worker_warps": [4, 8]},
+    ),
+    "sm_100": ({"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}, _WIDE),
+    "sm_120": ({"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}, _WIDE),
+}
 _ATTENTION_FMA: Axes = {"TM": [32, 16, 64], "TN": [32, 16, 64], "TK": [8, 16, 32], "occupancy": [1, 2]}
 
 
@@ -82,8 +90,10 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         assert group.inner is not None
         assert group.columns is not None
         width = max(evaluate(group.inner.extent, sizes), evaluate(group.columns.extent, sizes))
-        narrow = _ATTENTION_120 if family(chip) == "sm_120" else _ATTENTION
-        base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else narrow if width <= 64 else _ATTENTION_WIDE
+        narrow, wide = _ATTENTION.get(family(chip), _ATTENTION["sm_120"])
+        if width > 128:
+            wide = _WIDE
+        base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else narrow if width <= 64 else wide
         return {n: list(v) for n, v in base.items()}
     if group.columns is None:
         return {"CHUNK": [1024], "occupancy": [1]}

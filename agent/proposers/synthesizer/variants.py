@@ -23,19 +23,23 @@ LONGEST_ROW = 8192
 MOST_PIECES = 8
 
 
-def variants(task: Task, chip: Chip | None) -> Iterator[tuple[str, str]]:
-    """(source, note) of each candidate, the general one first."""
+def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterator[tuple[str, str]]:
+    """(source, note) of each candidate, the general one first.
+
+    approximate: whether the hardware's approximations may be used where 16 bits of a result are kept.
+    """
+    approximate = approximate and all(t.dtype in ("bf16", "f16") for t in task.outputs)
     plan, names = _schedule(task, exact=False), make_names(task)
-    yield print_file(_file(task, chip, plan, names)), "general: holds at every size"
+    yield print_file(_file(task, chip, plan, names, approximate)), "general: holds at every size"
     rows = [g for g in plan.groups if g.kind == "rows"]
     chunks = {g: c for g in rows if (c := _chunks(g, task)) is not None}
     if chunks and len(chunks) == len(rows):
         yield (
-            print_file(_file(task, chip, plan, names, chunks)),
+            print_file(_file(task, chip, plan, names, approximate, chunks)),
             "rows of the sample's length, read once into registers",
         )
     elif not any(g.kind == "matmul" for g in plan.groups):  # which gain nothing by it: 0.5% at most on an H200
-        exact = _file(task, chip, _schedule(task, exact=True), names)
+        exact = _file(task, chip, _schedule(task, exact=True), names, approximate)
         if exact.refusals and all(_divides(r, exact, task) for r in exact.refusals):
             yield print_file(exact), "sizes that the tiles divide: no bounds are checked"
 
@@ -46,13 +50,18 @@ def _schedule(task: Task, exact: bool) -> Schedule:
 
 
 def _file(
-    task: Task, chip: Chip | None, plan: Schedule, names: Names, chunks: dict[Group, list[Chunk]] | None = None
+    task: Task,
+    chip: Chip | None,
+    plan: Schedule,
+    names: Names,
+    approximate: bool,
+    chunks: dict[Group, list[Chunk]] | None = None,
 ) -> File:
     dtypes = {t.dtype for t in (*task.inputs, *task.outputs)}
     float_dtype = "f64" if "f64" in dtypes else "f32"
     tf32 = task.precision == "tf32"
     kernels = [
-        _write(g, KernelWriter(_kernel_name(g, plan.groups), float_dtype, names), tf32, chunks or {})
+        _write(g, KernelWriter(_kernel_name(g, plan.groups), float_dtype, names, approximate), tf32, chunks or {})
         for g in plan.groups
     ]
     constants = [c for k in kernels for c in k.writer.constants]

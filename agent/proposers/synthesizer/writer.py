@@ -14,7 +14,7 @@ from kernels_generated.runtime.expr import Expr, decide, show
 from knowledge_base.snf import ops
 from knowledge_base.snf.ops import OPS
 
-from .arithmetic import COMPARISONS, CT_DTYPES, FLOAT, INTEGER, literal, powers
+from .arithmetic import APPROXIMATE, COMPARISONS, CT_DTYPES, FLOAT, HELPERS, INTEGER, literal, powers
 from .body import Body, Frame, Parameter, Place, Tile
 from .index import (
     ZERO,
@@ -129,13 +129,17 @@ class KernelWriter(Body):
         op = value.op
         if op == "gelu":
             exact = value.attr("approximate") == "none"
-            return f"{self.helper('gelu_erf' if exact else 'gelu')}({{0}})"
+            return f"{self.helper('gelu_erf' if exact else 'gelu_approx' if self.approximate else 'gelu')}({{0}})"
         if op == "erf":
             return f"{self.helper('erf')}({{0}})"
         if op == "pow" and args[1].dtype == "const":
             short = powers(float(args[1].text))
             if short is not None and (work in ("f32", "f64") or float(args[1].text) >= 2):
                 return short
+        if self.approximate and work == "f32" and op in APPROXIMATE and any(a.axes for a in args):
+            if f"{op}_approx" in HELPERS:
+                self.helper(f"{op}_approx")
+            return APPROXIMATE[op]
         return (FLOAT if work in ("f32", "f64") else INTEGER)[op]
 
     def _dim(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
