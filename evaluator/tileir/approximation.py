@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 ULP: Final = 2.0**-23  # of a result, relative to it, at most
+TINY: Final = 2.0**-126  # the smallest number that is not subnormal
 LARGE: Final = 2.0**126  # a divisor beyond it gives 0, or NaN for an infinite dividend: div.approx
 
 Bound = Callable[..., Tensor | float]
@@ -37,15 +38,17 @@ BOUNDS: Final[dict[tuple[str, str | None], Bound]] = {
 def approximated(name: str, rounding: str | None, operands: tuple[Tensor, ...], result: Tensor) -> Tensor:
     """``result``, which the operation has for these operands, with its error; as it is where it has none.
 
-    float32 alone is approximated; zeros, infinities and NaN are exact, and no tanh is above 1.
+    float32 alone is approximated; zeros, infinities, NaN and the powers 0 are exact, and no tanh is above 1.
     """
     bound = BOUNDS.get((name, rounding))
     if bound is None or result.dtype != torch.float32:
         return result
     moved = result + result * (_part(operands) * bound(*operands))
-    moved = torch.where(torch.isfinite(result), moved, result)
+    moved = torch.where(torch.isfinite(moved), moved, result)  # also where the bound is infinite: exp of -inf
+    if name in ("exp", "exp2"):
+        moved = torch.where(operands[0].abs() < TINY, result, moved)
     if name == "tanh":
-        moved = moved.clamp(-1.0, 1.0)
+        moved = torch.where(torch.isinf(operands[0]), result, moved.clamp(-1.0, 1.0))
     if (name, rounding) == ("divf", "approx"):
         a, b = operands
         beyond = (b.abs() > LARGE) & torch.isfinite(b)
@@ -58,7 +61,11 @@ def _part(operands: tuple[Tensor, ...]) -> Tensor:
     mixed: Tensor | int = 0x2545F491
     for x in operands:
         mixed = (x.contiguous().view(torch.int32) ^ mixed) * -1640531535  # 2**32 / golden ratio, odd
-        mixed = (mixed ^ (mixed >> 15)) * -2048144777
+        mixed = (mixed ^ _shifted(mixed, 15)) * -2048144777
     assert isinstance(mixed, Tensor)
-    mixed = mixed ^ (mixed >> 13)
-    return mixed.to(torch.float32) * 2.0**-31
+    return (mixed ^ _shifted(mixed, 13)).to(torch.float32) * 2.0**-31
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """``x``, i32, shifted right, zeros coming in."""
+    return (x >> bits) & (2 ** (32 - bits) - 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kernels_generated.runtime.expr import Expr, show, substitute, symbols
+from kernels_generated.runtime.expr import Expr, evaluate, show, substitute, symbols
 
 from .arithmetic import HELPERS
 from .index import Axis
@@ -95,10 +95,13 @@ class Body:
     """The lines of one kernel under construction, its parameters, and names for its values.
 
     float_dtype: what scalars are computed in, f32 or f64.  approximate: whether the hardware's approximations will do.
+    fixed: sizes of the sample that ``launch`` insists on.  latency: the hint for loads inside loops, where it is set.
     """
 
     def __init__(self, name: str, float_dtype: str, names: Names, approximate: bool = False) -> None:
         self.name, self.float_dtype, self.names, self.approximate = name, float_dtype, names, approximate
+        self.fixed: dict[str, int] = {}
+        self.latency: int | None = None
         self.parameters: dict[str, Parameter] = {}
         self.constants: list[str] = []
         self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row
@@ -115,6 +118,8 @@ class Body:
 
     def line(self, text: str = "", depth: int | None = None) -> None:
         scope = self.scopes[-1 if depth is None else depth]
+        if not text and not scope.lines:
+            return
         scope.lines.append(INDENT * scope.indent + text if text else "")
 
     def comment(self, text: str) -> None:
@@ -165,6 +170,10 @@ class Body:
         """A size that may stand as a factor or divisor."""
         self.expr(e)
         return self.names.factor(e)
+
+    def known_size(self, e: Expr) -> int | None:
+        """The value of a size where ``launch`` insists on it."""
+        return evaluate(e, self.fixed) if symbols(e) <= self.fixed.keys() else None
 
     def define(self, key: object, tile: Tile) -> None:
         """Makes ``tile`` the value of ``key`` while the present block lasts."""

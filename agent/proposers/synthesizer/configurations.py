@@ -47,7 +47,7 @@ _FMA: Axes = {
 _WIDE: Axes = {"TM": [64, 32], "TN": [32, 64], "occupancy": [1, 2]}
 _ATTENTION: dict[str, tuple[Axes, Axes]] = {
     "sm_90": (
-        {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [4, 3, 2, 1]},
+        {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 4, 3, 1]},
         {"TM": [64, 128], "TN": [128, 64, 32], "occupancy": [2, 1, 3], "num_worker_warps": [4, 8]},
     ),
     "sm_100": ({"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}, _WIDE),
@@ -64,8 +64,8 @@ def configurations(
     for group in sorted(groups, key=lambda g: g.kind not in ("matmul", "attention")):  # theirs are the defaults
         for name, values in _of_group(group, sizes, chip, tf32).items():
             axes[name] = [v for v in axes.get(name, values) if v in values] or values
-    hints = ("PERSISTENT", "occupancy", "num_ctas", "num_worker_warps")
-    order = ("TM", "TN", "TK", "GROUP", "ROWS", "CHUNK", *hints)
+    hints = ("occupancy", "num_ctas", "num_worker_warps")
+    order = ("TM", "TN", "TK", "GROUP", "ROWS", "CHUNK", "PERSISTENT", *hints)
     return {name: axes[name] for name in order if name in axes and (name in constants or name in hints)}
 
 
@@ -143,4 +143,4 @@ def _elementwise(group: Group, sizes: Mapping[str, int]) -> Axes:
         return {"CHUNK": [1024, 2048, 512, 4096], "occupancy": [4, 8, 2, 1]}
     best = max(1, min(16, ROW_TILE // chunks[0]))
     rows = sorted((1, 2, 4, 8, 16), key=lambda r: (abs(r.bit_length() - best.bit_length()), r))[:4]
-    return {"ROWS": rows, "CHUNK": chunks[:3], "occupancy": [4, 2, 8, 1]}
+    return {"ROWS": rows, "CHUNK": chunks[:3], "PERSISTENT": [1, 0], "occupancy": [4, 2, 8, 1]}

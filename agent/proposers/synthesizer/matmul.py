@@ -10,7 +10,7 @@ from .arithmetic import CT_DTYPES
 from .body import Frame, Tile
 from .groups import Group
 from .index import ZERO, At, along, broadcast_at
-from .kernels import KernelText, grid_axes, store_all
+from .kernels import KernelText, blocks_of, grid_axes, store_all
 from .primitives import Prim
 from .writer import KernelWriter
 
@@ -93,15 +93,10 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     size = writer.names.size
     tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
     tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
-    setup = [
-        f"tiles = {tiles}",
-        "# persistent: as many blocks as fit at once, each walks through several tiles",
-        "blocks = min(tiles, num_sms * occupancy) if PERSISTENT and num_sms else tiles",
-    ]
     doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
     hints = ("occupancy", "num_ctas", "num_worker_warps")
     sizes = [x.extent for x in (rows, columns, *group.grid)]
-    return KernelText(writer, doc, ("blocks",), hints, setup, sizes, persistent=True)
+    return KernelText(writer, doc, ("blocks",), hints, blocks_of(tiles), sizes, persistent=True)
 
 
 def group_at(group: Group) -> At:

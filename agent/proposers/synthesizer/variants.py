@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.chips import Chip
+from knowledge_base.snf import ops
 from knowledge_base.snf.task import Task
 
 from .attention import write_attention
 from .body import Names
 from .configurations import configurations, power_of_two
-from .groups import Group, Schedule
+from .groups import Group, Schedule, below
 from .kernels import Chunk, KernelText, write_map, write_rows
 from .matmul import write_matmul
+from .primitives import Prim
 from .schedule import schedule
 from .source import File, Unfit, make_names, print_file
 from .writer import KernelWriter
@@ -21,6 +24,7 @@ from .writer import KernelWriter
 # A row in registers: up to so many elements, in at most so many pieces (each piece repeats the code).
 LONGEST_ROW = 8192
 MOST_PIECES = 8
+SHORTEST_PIECE = 16
 
 
 def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterator[tuple[str, str]]:
@@ -31,13 +35,10 @@ def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterato
     approximate = approximate and all(t.dtype in ("bf16", "f16") for t in task.outputs)
     plan, names = _schedule(task, exact=False), make_names(task)
     yield print_file(_file(task, chip, plan, names, approximate)), "general: holds at every size"
-    rows = [g for g in plan.groups if g.kind == "rows"]
+    rows = [g for g in plan.groups if g.kind == "rows" or (g.kind == "map" and concatenations(g))]
     chunks = {g: c for g in rows if (c := _chunks(g, task)) is not None}
     if chunks and len(chunks) == len(rows):
-        yield (
-            print_file(_file(task, chip, plan, names, approximate, chunks)),
-            "rows of the sample's length, read once into registers",
-        )
+        yield print_file(_file(task, chip, plan, names, approximate, chunks)), "rows of the sample's length, read once"
     elif not any(g.kind == "matmul" for g in plan.groups):  # which gain nothing by it: 0.5% at most on an H200
         exact = _file(task, chip, _schedule(task, exact=True), names, approximate)
         if exact.refusals and all(_divides(r, exact, task) for r in exact.refusals):
@@ -65,6 +66,7 @@ def _file(
         for g in plan.groups
     ]
     constants = [c for k in kernels for c in k.writer.constants]
+    constants += ["PERSISTENT"] * any(k.persistent or k.striding for k in kernels)
     axes = configurations(plan.groups, constants, task.sizes, chip, tf32)
     refusals = [r for g in plan.groups for r in _refusals(g, names, (chunks or {}).get(g))]
     title = f"{task.name}, by the synthesizer."
@@ -77,10 +79,13 @@ def _kernel_name(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, list[Chunk]]) -> KernelText:
+    pieces_ = chunks.get(group)
+    if pieces_ is not None and pieces_[0].exact and group.columns is not None and isinstance(group.columns.extent, str):
+        writer.fixed[group.columns.extent] = sum(c.width for c in pieces_)
     if group.kind == "map":
-        return write_map(writer, group)
+        return write_map(writer, group, pieces_)
     if group.kind == "rows":
-        return write_rows(writer, group, chunks.get(group))
+        return write_rows(writer, group, pieces_)
     return (write_matmul if group.kind == "matmul" else write_attention)(writer, group, tf32)
 
 
@@ -91,7 +96,34 @@ def _chunks(group: Group, task: Task) -> list[Chunk] | None:
     """How a row of the sample's length is cut into tiles without loops; None if it would take too many registers."""
     assert group.columns is not None
     n = evaluate(group.columns.extent, task.sizes)
-    return pieces(n) if 2 <= n <= LONGEST_ROW else None
+    if not 2 <= n <= LONGEST_ROW:
+        return None
+    return pieces(n) if group.kind == "rows" else _halves(group, n, task.sizes)
+
+
+def concatenations(group: Group) -> list[Prim]:
+    """What a kernel puts together along its columns."""
+    values = set().union(*(below(s.value) for s in group.stores))
+    columns = group.columns
+    return [
+        v
+        for v in values
+        if v.op == "concat"
+        and columns is not None
+        and v.attr("axis") == len(v.shape) - 1
+        and ops.same(v.shape[-1], columns.extent)
+    ]
+
+
+def _halves(group: Group, n: int, sizes: Mapping[str, int]) -> list[Chunk] | None:
+    """Equal tiles of a row of ``n``, none of them in two parts of a concatenation; None if there is no such cut."""
+    if group.rows is None or not isinstance(group.columns and group.columns.extent, int | str):
+        return None
+    width = math.gcd(n, *(evaluate(part.shape[-1], sizes) for v in concatenations(group) for part in v.args))
+    width &= -width
+    if width < SHORTEST_PIECE or n // width > MOST_PIECES:
+        return None
+    return [Chunk(i * width, width, True) for i in range(n // width)]
 
 
 def pieces(n: int) -> list[Chunk]:

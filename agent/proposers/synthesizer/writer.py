@@ -8,6 +8,7 @@ same place is computed once per loop.  It knows nothing of anchors: their result
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from kernels_generated.runtime.expr import Expr, decide, show
@@ -165,8 +166,16 @@ class KernelWriter(Body):
 
     def _concat(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         axis = value.attr("axis")
-        position = self.index(at[axis], frame)
         work = work_dtype(value.dtype)
+        inside = self._part_of(value, axis, at[axis])
+        if inside is not None:
+            part, start = inside
+            place = plus(at[axis], fixed(ops.build("-", 0, start)))
+            tile = self.emit(part, (*at[:axis], place, *at[axis + 1 :]), frame)
+            if tile.dtype == work:
+                return tile
+            return self.assign(key, value.name or "concat", self.convert(tile, work), replace(tile, dtype=work))
+        position = self.index(at[axis], frame)
         # A quotient by 1 is the same number, but no longer a plain run along an axis: a tile of it may miss the part
         # altogether, where a tile load has no meaning and a gather gives its padding.
         ends: Expr = 0
@@ -182,6 +191,30 @@ class KernelWriter(Body):
         axes = position.axes.union(*(t.axes for _, t in parts))
         depth = max(position.depth, *(t.depth for _, t in parts))
         return self.assign(key, value.name or "concat", text, Tile("", work, axes, depth))
+
+    def _part_of(self, concat: Prim, axis: int, index: Index) -> tuple[Prim, Expr] | None:
+        """(part, where it starts) if a tile of known place lies in one part of a concatenation."""
+        run = shifted_axis(index)
+        number = None if run is None else self.tile_number(*run)
+        if run is None or number is None:
+            return None
+        width = int(str(run[0].tile))
+        start: Expr = 0
+        for part in concat.args:
+            end = ops.build("+", start, part.shape[axis])
+            first, last = self.known_size(start), self.known_size(end)
+            if first is not None and last is not None and first <= number * width and (number + 1) * width <= last:
+                return part, start
+            start = end
+        return None
+
+    def tile_number(self, axis: Axis, start: Index) -> int | None:
+        """The number of the tile that lies ``start`` behind a piece of a row; None if it is none or not known."""
+        if not (axis.exact and axis.index.isdigit()) or start.terms:
+            return None
+        shift = self.known_size(start.constant)
+        width = int(str(axis.tile))
+        return None if shift is None or shift % width else int(axis.index) + shift // width
 
     def numbers(self, axis: Axis, frame: Frame) -> Tile:
         """The numbers of the elements of the present tile along ``axis``; a scalar for an untiled axis."""
@@ -271,7 +304,14 @@ class KernelWriter(Body):
             reshape = f".reshape(({', '.join(shape)}{',' if len(shape) == 1 else ''}))"
         padding = ", check_bounds=False" if place.exact else ", padding_mode=ct.PaddingMode.ZERO"
         order = f", order=({', '.join(map(str, place.order))})" if place.order else ""
-        text = f"ct.load({place.text}{order}{padding}){reshape}{astype}"
+        latency = f", latency={self.latency}" if self.latency and place.depth else ""
+        text = f"ct.load({place.text}{order}{padding}{latency}){reshape}{astype}"
+        same = self.known(("load", text))  # by another piece of the row
+        if same is not None:
+            return replace(same, axes=place.axes)
+        self.scopes[place.depth].memo["load", text] = Tile(
+            self.fresh(hint, key), target, place.axes, place.depth, zero=True
+        )
         return self.assign(key, hint, text, Tile("", target, place.axes, place.depth, zero=True))
 
     def place(self, array: Parameter, at: At, frame: Frame) -> Place | None:
@@ -293,12 +333,13 @@ class KernelWriter(Body):
             if run is None or run[0] not in frame or run[0] in found:
                 return None
             axis, start = run
-            if start.constant != 0 and decide(">=", start.constant, 0) is not True:
+            number = self.tile_number(axis, start)
+            if number is None and start.constant != 0 and decide(">=", start.constant, 0) is not True:
                 return None
-            if start != ZERO or not ops.same(axis.extent, array.shape[position]):
+            if number is None and (start != ZERO or not ops.same(axis.extent, array.shape[position])):
                 name = self._slice(name, position, axis, start, frame)
             depth = max(depth, self.axis_depth.get(axis, 0))
-            indices.append(axis.index)
+            indices.append(axis.index if number is None else str(number))
             tiles.append(self.constant(str(axis.tile)))
             found.append(axis)
         order = _order(at, found, frame)
