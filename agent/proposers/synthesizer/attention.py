@@ -5,7 +5,7 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao 
 
 from __future__ import annotations
 
-from kernels_generated.runtime.expr import product
+from kernels_generated.runtime.expr import product, symbols
 
 from .arithmetic import CT_DTYPES
 from .body import Tile
@@ -45,6 +45,7 @@ class _Attention:
         self.scale = _scale(self.scores, self.qk)
         self.dtype, self.value_dtype = operand_dtype((self.q, self.k)), operand_dtype((self.values,))
         self.work = writer.float_dtype
+        self.setup: list[str] = []
         self.batch = group_at(group)[:-2]
         self.qk_batch = broadcast_at(self.batch, self.qk.shape[:-2])
         writer.reserve()
@@ -87,7 +88,7 @@ class _Attention:
             with writer.block("for j in range(whole, tiles):", self.keys):
                 self._step(masked=True)
         if writer.approximate:
-            writer.line("out = ct.truediv(acc, total, rounding_mode=ct.RoundingMode.APPROX)")
+            writer.line("out = acc * ct.truediv(1.0, total, rounding_mode=ct.RoundingMode.APPROX)")
         else:
             writer.line("out = acc / total")
         writer.define(self.anchor, Tile("out", self.work, frozenset((self.rows, self.columns))))
@@ -99,7 +100,7 @@ class _Attention:
         heads = product([a.extent for a in self.group.grid])
         head = self.columns.extent if self.in_pieces else self.depth.extent
         widths = {"TD": head, "TE": self.columns.extent}
-        setup = [
+        constants = [
             f"{tile} = max(16, 1 << ({names.factor(width)} - 1).bit_length())  # a tile's sizes are powers of two"
             for tile, width in widths.items()
             if tile in self.writer.constants
@@ -108,7 +109,7 @@ class _Attention:
         grid = (names.size(heads), f"ct.cdiv({names.size(self.rows.extent)}, TM)")
         sizes = [a.extent for a in (self.rows, self.columns, self.depth, *self.group.grid)]
         hints = ("occupancy", "num_ctas", "num_worker_warps")
-        return KernelText(self.writer, doc, grid, hints, [], sizes, setup)
+        return KernelText(self.writer, doc, grid, hints, self.setup, sizes, constants)
 
     # ------------------------------------------------------------------------------------------ parts
 
@@ -129,6 +130,11 @@ class _Attention:
         if self.scale is None:
             return repr(LOG2E)
         value, how = self.scale
+        widths = {s for e in (self.depth.extent, self.columns.extent) for s in symbols(e)}
+        folded = self.writer.number(value, widths)
+        if folded is not None and value.op != "const":  # of what the tiles' sizes fix anyway: a constant
+            self.setup.append(f"FACTOR = {LOG2E} {how} {folded}  # exp(scale * s) = exp2(FACTOR * s)")
+            return self.writer.constant("FACTOR")
         tile = self.writer.emit(value, (), (self.rows, self.keys))
         if tile.dtype == "const":
             number = float(tile.text)

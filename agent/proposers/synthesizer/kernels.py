@@ -174,9 +174,8 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
 
 def _rows_doc(chunks: list[Chunk] | None) -> str:
     if chunks:
-        return (
-            f"Rows of up to {sum(c.width for c in chunks)} elements, kept in registers from the first pass to the last."
-        )
+        width = sum(c.width for c in chunks)
+        return f"Rows of up to {width} elements, kept in registers from the first pass to the last."
     return "Rows: every reduction over a row is one pass over its chunks, accumulated per column in float32."
 
 

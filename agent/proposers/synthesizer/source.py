@@ -18,7 +18,7 @@ from .kernels import KernelText
 
 # Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to
 # replace_hints.
-CONSTANTS = ("TM", "TN", "TK", "TD", "TE", "GROUP", "ROWS", "CHUNK")
+CONSTANTS = ("TM", "TN", "TK", "TD", "TE", "GROUP", "ROWS", "CHUNK", "FACTOR")
 KINDS = ("map", "rows", "matmul", "attention")
 HINTS = ("occupancy", "num_ctas", "num_worker_warps")
 
@@ -73,7 +73,7 @@ def print_file(file: File) -> str:
     body = "\n".join((*kernels, launch))
     named = [f"{n} = math.{n.lower()}" for n in ("INF", "NAN") if _uses(body, n)]
     imports = [
-        *(["import math", ""] if named else []),
+        *(["import math", ""] if named or "math." in launch else []),
         "import cuda.tile as ct",
         *(["import torch"] if "torch." in body else []),
     ]
@@ -128,11 +128,11 @@ def _kernel_text(kernel: KernelText, names: Names) -> str:
     body = [f"{INDENT}{names.dims[d]} = {text}" for d, text in found.items()] + _tidy(writer.body())
     doc = f'{INDENT}"""{kernel.doc}"""'
     if not kernel.persistent:
-        header = _header(kernel.name, [*runtime, *(f"{c}: ct.Constant[int]" for c in constants)])
+        header = _header(kernel.name, [*runtime, *map(_constant, constants)])
         return "\n".join(["", "@ct.kernel", *header, doc, *body, ""])
     given = [*runtime, *constants]
     tile = f"{kernel.name.replace('_kernel', '_tile', 1)}"
-    header = _header(kernel.name, [*runtime, "tiles", *(f"{c}: ct.Constant[int]" for c in (*constants, "PERSISTENT"))])
+    header = _header(kernel.name, [*runtime, "tiles", *map(_constant, (*constants, "PERSISTENT"))])
     return "\n".join([
         "", *_header(tile, ["tile", *given]), doc, *body, "", "",
         "@ct.kernel", *header, f'{INDENT}"""One tile a block, or PERSISTENT blocks that take every n-th tile."""',
@@ -142,6 +142,10 @@ def _kernel_text(kernel: KernelText, names: Names) -> str:
         f"{INDENT}else:",
         f"{INDENT * 2}{tile}(ct.bid(0), {', '.join(given)})", "",
     ])  # fmt: skip
+
+
+def _constant(name: str) -> str:
+    return f"{name}: ct.Constant[{'float' if name == 'FACTOR' else 'int'}]"
 
 
 def _header(name: str, arguments: Sequence[str]) -> list[str]:
