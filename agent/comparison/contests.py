@@ -83,8 +83,8 @@ class Contest:
 def gathered(store: Store, graph: Graph, chip: Chip) -> tuple[list[Contest], list[str]]:
     """A contest for each distinct task that has a kernel, and one for the whole; and the names of those without.
 
-    A kernel is the fastest correct one that serves every size, of those that the base knows on this chip at the task's
-    sizes.  The whole is there if all its tasks are, and there are several.
+    A kernel is the fastest correct one, of those that the base knows on this chip at the task's sizes.
+    The whole is there if all its tasks are, and there are several.
     """
     decomposition = decompose(graph, PLAN)
     plans = Plans(store)
@@ -92,7 +92,7 @@ def gathered(store: Store, graph: Graph, chip: Chip) -> tuple[list[Contest], lis
     contests, missing = [], []
     for task, label in zip(decomposition.tasks, label_tasks(decomposition.tasks), strict=True):
         known = store.best_at(task.identity, chip.name, task.sizes)
-        trial = next((trial for trial in known if trial.general and plans.of(trial)), None)
+        trial = next((trial for trial in known if plans.of(trial)), None)
         if trial is None:
             missing.append(label)
             continue

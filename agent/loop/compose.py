@@ -24,29 +24,44 @@ WHOLE = "the whole target"
 
 @dataclass(frozen=True)
 class Composed:
-    """``trial``: of the composition.  whole: the target as a task.  winners: a general one for each call."""
+    """``trial``: of the composition.  whole: the target as a task.
+
+    winners: for each call one or more, as :func:`begun` has them.
+    """
 
     whole: Task
     trial: Trial
     decomposition: Decomposition
-    winners: tuple[Trial, ...]
+    winners: tuple[tuple[Trial, ...], ...]
+
+    @property
+    def serving(self) -> list[Trial]:
+        """The winner for each call that serves it at its own sizes."""
+        return [fastest for fastest, *_ in self.winners]
 
 
 def begun(
-    context: RunContext, target: str, decomposition: Decomposition, winners: Sequence[Trial], time: Measurement | None
+    context: RunContext,
+    target: str,
+    decomposition: Decomposition,
+    winners: Sequence[Sequence[Trial]],
+    time: Measurement | None,
 ) -> Composed:
-    """The composition, not yet judged.  ``time``: of all calls together, where nothing will measure it as a whole."""
+    """The composition, not yet judged.  ``time``: of all calls together, where nothing will measure it as a whole.
+
+    winners: for each call the fastest at its sizes; where that one refuses others, behind it one that serves them all.
+    """
     graph = decomposition.graph
     whole = Task(target.replace("-", "_"), content_key("target", show(graph)), graph, graph.precision)
     calls = [
-        {"task": call.task.name, "kernel": winner.candidate.digest, "configuration": winner.configuration}
-        for call, winner in zip(decomposition.calls, winners, strict=True)
+        {"task": call.task.name, "kernels": [[w.candidate.digest, w.configuration] for w in chosen]}
+        for call, chosen in zip(decomposition.calls, winners, strict=True)
     ]
     candidate = Candidate(
         source=canonical({"plan": decomposition.plan, "calls": calls}),
         task=whole.identity,
         proposer="composition",
-        note=f"{len(calls)} calls of {len({w.candidate.digest for w in winners})} kernels",
+        note=f"{len(calls)} calls of {len({w.candidate.digest for w, *_ in winners})} kernels",
     )
     trial = Trial(
         candidate=candidate,
@@ -56,7 +71,7 @@ def begun(
         evaluator=context.evaluator,
         measurements=() if time is None else (time,),
     )
-    return Composed(whole, trial, decomposition, tuple(winners))
+    return Composed(whole, trial, decomposition, tuple(map(tuple, winners)))
 
 
 def compose(context: RunContext, composed: Composed) -> Trial:
@@ -65,9 +80,11 @@ def compose(context: RunContext, composed: Composed) -> Trial:
     context.progress.step(WHOLE, 0.1, 1.0, "judging")
     trial = composed.trial
     if trial.verdict is None:
-        # A kernel serves all sizes of its task: of several winners the first call's.
-        calls = composed.decomposition.calls
-        winners = {c.task.identity: w for c, w in reversed(list(zip(calls, composed.winners, strict=True)))}
+        # Of several that serve all sizes of a task the first call's; those for some sizes are told by their guards.
+        winners: dict[str, list[Trial]] = {}
+        for call, (*fastest, general) in zip(composed.decomposition.calls, composed.winners, strict=True):
+            known = winners.setdefault(call.task.identity, [general])
+            known[-1:-1] = [trial for trial in fastest if trial not in known]
         asked = (composed.decomposition, winners, context.plans, context.chip, context.seed)
         trial = context.judges.judge_composed(trial, *asked)
     context.store.record_tasks([composed.whole])
@@ -79,9 +96,9 @@ def compose(context: RunContext, composed: Composed) -> Trial:
     return trial
 
 
-def composition(decomposition: Decomposition, winners: Sequence[Trial], plans: Plans, chip: Chip) -> Composition:
+def composition(decomposition: Decomposition, serving: Sequence[Trial], plans: Plans, chip: Chip) -> Composition:
     """What runs where each call has its winner, in the plan that this is timed in."""
-    chosen = [plans.of(winner)[0] for winner in winners]
+    chosen = [plans.of(winner)[0] for winner in serving]
     return Composition.of_target(decomposition, chosen, assembled(chosen, chip))
 
 

@@ -32,7 +32,7 @@ def finals(
     if composed is not None:
         composed = replace(composed, trial=_known(context, composed))
         if not _measured(composed.trial):
-            parts = (composed.decomposition, composed.winners, context.plans, context.chip)
+            parts = (composed.decomposition, composed.serving, context.plans, context.chip)
             wanted.append((composed.trial, composition(*parts)))
     if not wanted:
         return list(results), composed

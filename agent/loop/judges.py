@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from evaluator.confinement import containment
@@ -55,7 +55,7 @@ class Judges:
         self,
         trial: Trial,
         decomposition: Decomposition,
-        winners: Mapping[str, Trial],
+        winners: Mapping[str, Sequence[Trial]],
         plans: Plans,
         chip: Chip,
         seed: int,

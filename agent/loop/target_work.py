@@ -324,17 +324,16 @@ def _work(works: list[TaskWork], context: RunContext) -> list[TaskResult]:
 def _begun(
     context: RunContext, target: str, decomposition: Decomposition, works: Sequence[TaskWork], results: list[TaskResult]
 ) -> Composed | None:
-    """The whole target by its tasks' general winners at its calls' sizes; None where a task has none.
+    """The whole target by its tasks' fastest winners at its calls' sizes; None where a task has none.
 
     Where nothing measures it, its time is that of its calls.
     """
-    general = [(work, work.general) for work in works if work.general is not None]
     if not all(r.correct for r in results):
         return None
-    winners = {work.task.place: winner for work, winner in general}
+    winners = {work.task.place: work.winners for work in works}
     time = None
     if context.runner is None:
-        time = in_sequence((work.time(winner), work.calls) for work, winner in general)
+        time = in_sequence((work.time(winners[work.task.place][0]), work.calls) for work in works)
     serving = [winners[call.task.place] for call in decomposition.calls]
     return compose.begun(context, Path(target).stem, decomposition, serving, time)
 

@@ -276,8 +276,8 @@ class TaskWork:
 
     @property
     def winners(self) -> tuple[Trial, ...]:
-        """The general kernel and the special one, as far as there are such."""
-        return tuple(trial for trial in (self.general, self.special) if trial is not None)
+        """The special kernel and the general one, as far as there are such: the faster one first."""
+        return tuple(trial for trial in (self.special, self.general) if trial is not None)
 
     def as_far_as_here(self, trial: Trial) -> bool:
         """Whether a stored verdict was reached where this run's would be: on a GPU, if it has one."""

@@ -19,7 +19,7 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Decomposition, Task
 
-from .cover import Cover, confirm, cover
+from .cover import Cover, confirm, cover, dims
 from .examine import EMULATION_SECONDS, Examination
 from .executable import Executable, Within
 from .oracle import Oracle
@@ -34,7 +34,7 @@ MAX_WORK = 60_000_000  # multiply-adds of the whole target at one size
 def judge_composed(
     trial: Trial,
     decomposition: Decomposition,
-    winners: Mapping[str, Trial],
+    winners: Mapping[str, Sequence[Trial]],
     plans: Plans,
     chip: Chip,
     *,
@@ -42,10 +42,12 @@ def judge_composed(
     oracle: Oracle | None = None,
     within: Within | None = None,
 ) -> Trial:
-    """Judges the target as ``winners`` (a correct trial by task identity) compute it.
+    """Judges the target as ``winners`` (correct trials by task identity) compute it.
 
-    ``trial``: of the composition; it comes back with its verdict.  ``plans``: the winners'; what is not there is traced
-    anew, and so are sizes where no plan of a winner holds.
+    Of a task's winners the last serves every size, those before it where a plan of theirs holds; the first that can
+    is used.
+    ``trial``: of the composition; it comes back with its verdict.  ``plans``: the winners'; what the last one lacks is
+    traced anew, and so are sizes where no plan holds.
     within: as :func:`.judge.judge` has it.  Raises KeyError for a task without winner.
     """
     started = time.monotonic()
@@ -72,22 +74,24 @@ def judge_composed(
 
 def _cover(
     decomposition: Decomposition,
-    winners: Mapping[str, Trial],
+    winners: Mapping[str, Sequence[Trial]],
     plans: Plans,
     sizes: Sequence[Sizes],
     chip: Chip,
 ) -> dict[str, tuple[Launchable, ...]]:
-    """Plans by task identity for every call at every size, the winners' own first.  Raises Rejected."""
+    """Plans by task identity for every call at every size, in the order in which they are used.  Raises Rejected."""
     places: dict[str, list[Sizes]] = {}
     for call in decomposition.calls:
         mine = places.setdefault(call.task.identity, [])
         mine += [at for at in (call.sizes_at(s) for s in sizes) if at not in mine]
     out: dict[str, tuple[Launchable, ...]] = {}
     for task in {call.task.identity: call.task for call in decomposition.calls}.values():
-        winner = winners[task.identity]
-        source, axes = winner.candidate.source, winner.configuration
+        *preferred, general = winners[task.identity]
+        known = [plan for winner in preferred for plan in plans.of(winner)]
+        left = [at for at in places[task.identity] if not any(k.plan.applies(dims(at, chip)) for k in known)]
+        source, axes = general.candidate.source, general.configuration
         try:
-            covered = cover(source, task, chip, axes, Cover(plans.of(winner)), places[task.identity])
+            covered = cover(source, task, chip, axes, Cover(plans.of(general)), left)
             if covered.infeasible:
                 raise Rejected(covered.infeasible[0][1])
             confirm(source, task, chip, axes, covered)
@@ -96,7 +100,7 @@ def _cover(
             said = f"{task.name}: {verdict.message}"
             raise Rejected(verdict.model_copy(update={"message": said})) from None
         plans.put(*covered.traced)
-        out[task.identity] = covered.plans
+        out[task.identity] = (*known, *covered.plans)
     return out
 
 

@@ -18,6 +18,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from evaluator.confinement import FreshPython
@@ -72,7 +73,7 @@ class JudgeProcess:
         self,
         trial: Trial,
         decomposition: Decomposition,
-        winners: Mapping[str, Trial],
+        winners: Mapping[str, Sequence[Trial]],
         plans: Plans,
         chip: Chip,
         *,
@@ -80,7 +81,7 @@ class JudgeProcess:
     ) -> Trial:
         """As :func:`.composed.judge_composed`, which see."""
         seed = int.from_bytes(os.urandom(6)) if seed is None else seed
-        asked = (trial, decomposition, dict(winners), plans.only(*winners.values()), chip, seed)
+        asked = (trial, decomposition, dict(winners), plans.only(*chain.from_iterable(winners.values())), chip, seed)
         return self._judged(trial, plans, seed, "", "judge_composed", *asked)
 
     def emulate(

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -68,7 +68,7 @@ def _judge(
 def _judge_composed(
     trial: Trial,
     decomposition: Decomposition,
-    winners: Mapping[str, Trial],
+    winners: Mapping[str, Sequence[Trial]],
     plans: Plans,
     chip: Chip,
     seed: int | None,

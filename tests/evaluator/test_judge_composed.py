@@ -46,20 +46,20 @@ def trial(task: Task, source: str) -> Trial:
     return begin(Candidate(source=source, task=task.identity), task, CHIP)
 
 
-def winners(target: Decomposition) -> tuple[dict[str, Trial], Plans]:
-    chosen: dict[str, Trial] = {}
+def winners(target: Decomposition) -> tuple[dict[str, list[Trial]], Plans]:
+    chosen: dict[str, list[Trial]] = {}
     plans = Plans()
     for task in target.tasks:
         source = (KERNELS / f"{task.name}.py").read_text()
         traced = trace(source, task, [Request(task.sizes)], CHIP)[0]
         assert isinstance(traced, Traced)
         plans.put(traced)
-        chosen[task.identity] = trial(task, source).fuller(plans=(traced.plan.digest,))
+        chosen[task.identity] = [trial(task, source).fuller(plans=(traced.plan.digest,))]
     return chosen, plans
 
 
 def judged(
-    target: Decomposition, chosen: dict[str, Trial], plans: Plans, oracle: Oracle, seed: int = 1
+    target: Decomposition, chosen: dict[str, list[Trial]], plans: Plans, oracle: Oracle, seed: int = 1
 ) -> tuple[Verdict, int]:
     """The verdict on the target made of ``chosen``, and how many plans were traced for it."""
     before = len(list(plans))
@@ -93,19 +93,40 @@ def test_composition_is_accepted_whatever_the_seed(target: Decomposition, oracle
 def test_one_wrong_kernel_makes_the_target_wrong(target: Decomposition, oracle: Oracle) -> None:
     chosen, plans = winners(target)
     task = next(t for t in target.tasks if t.name == "layernorm")
-    source = chosen[task.identity].candidate.source.replace("part * scale * w + b", "part * scale * w")
-    chosen[task.identity] = trial(task, source)
+    source = chosen[task.identity][0].candidate.source.replace("part * scale * w + b", "part * scale * w")
+    chosen[task.identity] = [trial(task, source)]
     verdict, added = judged(target, chosen, plans, oracle)
     assert verdict.status == "wrong", verdict
     assert "PyTorch" in verdict.message
     assert added == 1  # no plan was given: one was traced
 
 
+def test_a_specialised_kernel_serves_where_its_guards_hold_and_a_general_one_elsewhere(
+    target: Decomposition, oracle: Oracle
+) -> None:
+    """Of the judged sizes one has short rows: the special kernel serves there, right or wrong."""
+    assert [at["C"] < 60 for at in _sizes(target.whole, 1)].count(True) == 1
+    chosen, plans = winners(target)
+    task = next(t for t in target.tasks if t.name == "layernorm")
+    (general,) = chosen[task.identity]
+    line = "def launch(stream, x, weight, bias, y, *, TN=64):\n"
+    only = line + "    if x.shape[1] >= 60:\n        raise ValueError('only for short rows')\n"
+    for change, right in (("", True), (" * 1.1", False)):
+        source = general.candidate.source.replace(line, only).replace("scale * w + b", f"scale * w{change} + b")
+        traced = trace(source, task, [Request(task.sizes)], CHIP)[0]
+        assert isinstance(traced, Traced)
+        plans.put(traced)
+        special = trial(task, source).fuller(plans=(traced.plan.digest,))
+        verdict, _ = judged(target, chosen | {task.identity: [special, general]}, plans, oracle)
+        assert verdict.correct == right, verdict
+    assert judged(target, chosen | {task.identity: [general]}, plans, oracle)[0].correct
+
+
 def test_a_kernel_that_leaves_a_buffer_unwritten_is_named_by_its_call(target: Decomposition, oracle: Oracle) -> None:
     chosen, plans = winners(target)
     task = next(t for t in target.tasks if t.name == "layernorm")
-    source = chosen[task.identity].candidate.source.replace("(x.shape[0],), rows", "(max(1, x.shape[0] - 1),), rows")
-    chosen[task.identity] = trial(task, source)
+    source = chosen[task.identity][0].candidate.source.replace("(x.shape[0],), rows", "(max(1, x.shape[0] - 1),), rows")
+    chosen[task.identity] = [trial(task, source)]
     verdict, _ = judged(target, chosen, plans, oracle)
     assert verdict.status == "unsafe", verdict
     assert verdict.hint
@@ -117,11 +138,11 @@ def test_a_kernel_that_changes_what_it_may_only_read_is_named_by_its_call(
     """Nothing else would show it: the element is read before, and no call reads it after."""
     chosen, plans = winners(target)
     task = next(t for t in target.tasks if t.name == "layernorm")
-    source = chosen[task.identity].candidate.source
+    source = chosen[task.identity][0].candidate.source
     stores = "        ct.store(y, (row, j), (part * scale * w + b).astype(y.dtype))\n"
     assert stores in source
     source = source.replace(stores, stores + "        ct.store(x, (row, j), part.astype(x.dtype))\n")
-    chosen[task.identity] = trial(task, source)
+    chosen[task.identity] = [trial(task, source)]
     verdict, _ = judged(target, chosen, plans, oracle)
     assert (verdict.status, verdict.error_class) == ("unsafe", "input-modified"), verdict
     assert verdict.message.startswith("call 0 (layernorm, M=")
@@ -131,12 +152,12 @@ def test_memory_that_nobody_wrote_is_traced_to_the_call_that_used_it(target: Dec
     """The first buffer that differs is blamed, not the target's output that it reaches."""
     chosen, plans = winners(target)
     task = next(t for t in target.tasks if t.name == "layernorm")
-    source = chosen[task.identity].candidate.source
+    source = chosen[task.identity][0].candidate.source
     source = source.replace(
         "(row, j), (part * scale * w + b)", "(row, j), (ct.load(y, (row, j), (1, TN)) * 0.5 + part)"
     )
     assert "ct.load(y" in source
-    chosen[task.identity] = trial(task, source)
+    chosen[task.identity] = [trial(task, source)]
     verdict, _ = judged(target, chosen, plans, oracle)
     assert (verdict.status, verdict.error_class) == ("unsafe", "output-read"), verdict
     assert verdict.message.startswith("call 0 (layernorm, M=")
@@ -167,14 +188,14 @@ TF32 = {
 @pytest.mark.parametrize("text", TF32.values(), ids=TF32.keys())
 def test_a_tf32_target_is_measured_against_tf32_pytorch(text: str, oracle: Oracle) -> None:
     target = decompose(parse(text, "target"))
-    chosen: dict[str, Trial] = {}
+    chosen: dict[str, list[Trial]] = {}
     for task in target.tasks:
         source = (KERNELS / "linear.py").read_text()
         source = source.replace("mma(left, ct.transpose(right)", "mma(rounded(left), ct.transpose(rounded(right))")
         source = source.replace(
             "@ct.kernel\n", "def rounded(t):\n    return t.astype(ct.tfloat32)\n\n\n@ct.kernel\n", 1
         )
-        chosen[task.identity] = trial(task, source)
+        chosen[task.identity] = [trial(task, source)]
     verdict, _ = judged(target, chosen, Plans(), oracle)
     assert verdict.correct, verdict
     assert verdict.numbers["normal"]["y"]["yardstick_rms"] > 1e-5  # float32 sums would be off by 1e-7

@@ -142,5 +142,7 @@ def _elementwise(group: Group, sizes: Mapping[str, int]) -> Axes:
     if group.flat:
         return {"CHUNK": [1024, 2048, 512, 4096], "occupancy": [4, 8, 2, 1]}
     best = max(1, min(16, ROW_TILE // chunks[0]))
+    if group.kind == "map":  # short rows: fewer, larger blocks
+        return {"ROWS": [best, 2 * best, 4 * best, max(1, best // 2)], "CHUNK": chunks[:3], "occupancy": [4, 2, 8, 1]}
     rows = sorted((1, 2, 4, 8, 16), key=lambda r: (abs(r.bit_length() - best.bit_length()), r))[:4]
     return {"ROWS": rows, "CHUNK": chunks[:3], "PERSISTENT": [1, 0], "occupancy": [4, 2, 8, 1]}
