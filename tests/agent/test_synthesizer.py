@@ -172,6 +172,39 @@ def test_where_it_pays_a_second_file_is_specialised_and_right_at_its_sizes(name:
     assert isinstance(traced(odd, general.source), Traced)
 
 
+def rope(dtype: str, T: int, D: int, heads: tuple[str, ...] = ("H",)) -> Task:
+    b = Builder()
+    x, (cos, sin) = b.input("x", dtype, (*heads, "T", "D")), [b.input(name, dtype, ("T", "D")) for name in ("c", "s")]
+    sizes = dict(zip(heads, (3, 2), strict=False)) | {"T": T, "D": D}
+    return task_of(b, sizes, b.node("rope", [x, cos, sin]).name)
+
+
+@pytest.mark.parametrize("heads", [(), ("H",), ("B", "H")], ids=len)
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_rotary_embeddings_read_the_halves_of_a_row_as_tiles(dtype: str, heads: tuple[str, ...]) -> None:
+    task = rope(dtype, 64, 128, heads)
+    general, special = synthesize(task, CHIP)
+    assert "ct.gather" in general.source
+    assert "ct.gather" not in special.source
+    assert special.source.count("ct.load(x") == 2
+    assert not errors_of(task)
+    refused = traced(rope(dtype, 64, 64, heads), special.source)
+    assert isinstance(refused, Verdict)
+    assert refused.status is Status.INFEASIBLE
+    assert not errors_of(rope(dtype, 65, 64, heads))  # rows that no tile divides
+    assert len(synthesize(rope(dtype, 64, 20, heads), CHIP)) == 1  # halves of 10: no tile
+    assert not errors_of(rope(dtype, 5, 20, heads))
+
+
+@pytest.mark.parametrize("task", [everyday("layernorm", M=1500, N=96), rope("bf16", 96, 32, ("B", "H"))], ids=str)
+def test_persistent_blocks_walk_through_all_rows(task: Task) -> None:
+    """On two multiprocessors, so that each block has several tiles."""
+    (source,) = [c.source for c in synthesize(task, CHIP) if "ct.num_blocks" in c.source]
+    few = source.replace("num_sms=None):", "num_sms=None):\n    num_sms = 2", 1)
+    assert few != source
+    assert not error_of(task, few)
+
+
 def activations(dtype: str, *more: str) -> Task:
     """Of each a result in ``dtype``, and one in each of ``more``."""
     b = Builder()

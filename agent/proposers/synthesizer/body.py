@@ -17,7 +17,7 @@ INDENT = "    "
 RESERVED = frozenset(
     (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch",
      "occupancy", "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK",
-     "FACTOR", "grid", "blocks", "tiles", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
+     "FACTOR", "grid", "blocks", "tiles", "count", "i", "j", "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
 )  # fmt: skip
 # Variables that contractions' bodies have for themselves.
 OWN_VARIABLES = frozenset(
