@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent import comparison
 from agent.comparison import Contest
-from agent.console import called, console, emit, table, us
+from agent.console import called, console, count, emit, table, us
 from agent.files import write_at_once
 from agent.loop import RUNS, new_id, versions
+from agent.progress import Lines
 from evaluator.replay import OURS, runner_for
 from evaluator.timing import PROCESSES, in_fresh_processes
 from knowledge_base.chips import Chip
@@ -23,6 +24,10 @@ from knowledge_base.snf import load_target
 from knowledge_base.store import Store
 
 from .hardware import check_device, chip_for, device_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
 
 FOLDER = RUNS / "bench"
 ACROSS, BASELINE_WIDTH = 4, 13  # baselines beside each other in a table of all, and their columns
@@ -59,7 +64,7 @@ def bench(
         with runner_for(chip) if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
             if runner is not None:
                 card = dict(runner.description)
-                in_fresh_processes(contests, runner, seed, lambda now: status.update(f"{PROCESSES} processes, {now} …"))
+                in_fresh_processes(contests, runner, seed, _said(err, status, len(contests), target))
         _record(store, contests)
     document: dict[str, Any] = {
         "target": target,
@@ -80,6 +85,20 @@ def bench(
     else:
         _print(document, err)
     return EXIT_REJECTED if any(row["message"] for row in document["rows"]) else EXIT_DONE
+
+
+def _said(err: Console, status: Status, parts: int, target: str) -> Callable[[str], None]:
+    """What shows the part that is being timed: where a terminal is, else in a line now and then."""
+    if err.is_terminal:
+        return lambda now: status.update(f"{PROCESSES} processes, {now} …")
+    lines = Lines()
+    lines.say(f"timing {count(parts, 'part')} of {target} in {PROCESSES} fresh processes each, or more")
+
+    def say(now: str) -> None:
+        lines.step(target, 0.0, 1.0, now)
+        lines.remind()
+
+    return say
 
 
 def _record(store: Store, contests: Sequence[Contest]) -> None:

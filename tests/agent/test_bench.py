@@ -81,6 +81,9 @@ def test_ours_and_pytorch_are_timed_shown_and_known_afterwards(
     assert code == 0
     assert re.search(r"^add +(29|30)\.\d eager +(29|30)\.\d +1\.00× ", said, re.M), said
     assert "compile: not today" in said
+    assert re.search(r"^\[ +\d+\.\d\] timing 1 part of target.snf in 5 fresh processes each, or more$", said, re.M), (
+        said
+    )
     assert max(map(len, said.splitlines())) <= 80
     (folder,) = (bench / "runs" / "bench").iterdir()
     assert folder.name == Path(said.splitlines()[-1]).name
