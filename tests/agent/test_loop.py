@@ -66,7 +66,7 @@ def kinds(summary: RunSummary) -> set[str]:
 def composed(name: str, folder: Path) -> str:
     """The kind of time that the base shows for the target as this run composed it."""
     with Store.open(str(folder / "kb.db")) as store:
-        (row,) = (row for row in browse.attempts(store.database, run=name) if row["move"] == "compose")
+        (row,) = (row for row in browse.attempts(store.database, run=name, limit=1000) if row["move"] == "compose")
     return str(row["kind"])
 
 
