@@ -27,7 +27,7 @@ from evaluator.replay import AnyRunner
 from evaluator.timing import MODEL, Timer, floor_us
 from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
-from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks
+from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks, UserError
 from knowledge_base.records import Kind, Measurement, Trial, in_sequence
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
@@ -127,7 +127,11 @@ def run(
             for name, plan in plans.items():
                 if name != PLAN and _promises(context, plan, done[PLAN]):
                     progress.say(f"plan {name}, whose floor is below that time")
-                    done[name] = _carried_out(context, options.target, plan)
+                    try:
+                        done[name] = _carried_out(context, options.target, plan)
+                    except UserError as error:  # what the usual plan has found stands
+                        progress.say(f"plan {name} was given up: {error}")
+                        break
         except KeyboardInterrupt:
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)

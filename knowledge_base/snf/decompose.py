@@ -1,6 +1,7 @@
 """Cuts a graph into tasks by a fusion plan.
 
-Plan v1 makes every op a task.  Plan v2 fuses:
+Plan v1 makes every op a task, but one that needs the value of a size which none of its arrays has (attention's division
+by the square root of D): that is part of the task that feeds it, as a launch knows sizes by its arrays.  Plan v2 fuses:
 
 - elementwise ops into the contraction that feeds them (bias, activation, residual), where shapes agree
 - elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over
@@ -18,7 +19,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kernels_generated.runtime.expr import Expr
+from kernels_generated.runtime.expr import Expr, symbols
 
 from . import axes as sizes
 from . import views
@@ -37,7 +38,8 @@ def decompose(graph: Graph, plan: str = "v2") -> Decomposition:
     if plan not in PLANS:
         raise KeyError(plan)
     work = _Work(graph)
-    groups = _fused(work) if plan == "v2" else {n.name: _Group([n]) for n in work.computed}
+    groups = _fused(work) if plan == "v2" else {n.name: _single(work, n) for n in work.computed}
+    _know_sizes(work, groups)
     return Decomposition(plan, graph, tuple(_calls(work, list({id(g): g for g in groups.values()}.values()))))
 
 
@@ -109,6 +111,36 @@ def _fused(work: _Work) -> dict[str, _Group]:
                     break
                 _merge(work, groups, producer, groups[node.name])
     return groups
+
+
+def _know_sizes(work: _Work, groups: dict[str, _Group]) -> None:
+    """Joins a group whose arrays do not tell a size that it needs with the one that feeds it, where that can be."""
+    for node in work.computed:
+        while not _sizes_used(work, groups[node.name]) <= _sizes_told(work, groups[node.name]):
+            producer = _joinable(work, groups, groups[node.name])
+            if producer is None:
+                break
+            _merge(work, groups, producer, groups[node.name])
+
+
+def _sizes_used(work: _Work, group: _Group) -> set[str]:
+    """The dimensions whose values the group computes with."""
+    todo = [work.graph.value(arg) for node in group.nodes for arg in node.args]
+    used: set[str] = set()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Node) and is_scalar(value):
+            used |= symbols(value.attr("expr")) if value.op == "dim" else set()
+            todo += map(work.graph.value, value.args)
+    return used
+
+
+def _sizes_told(work: _Work, group: _Group) -> set[str]:
+    """The dimensions in the shapes of the group's arguments and of its result."""
+    members = {node.name for node in group.nodes}
+    arguments = {arg for node in group.nodes for arg in node.args} - members
+    shapes = [group.sink.shape, *(work.graph.value(arg).shape for arg in arguments)]
+    return {symbol for shape in shapes for size in shape for symbol in symbols(size)}
 
 
 def _single(work: _Work, node: Node) -> _Group:

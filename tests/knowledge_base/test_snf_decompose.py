@@ -179,6 +179,17 @@ def test_a_linear_that_reads_merged_heads_of_a_stored_value_makes_its_producer_s
     assert not any(n.op == "permute" for n in second.task.graph.nodes)
 
 
+def test_an_op_that_needs_a_size_which_its_arrays_do_not_tell_belongs_to_the_task_that_feeds_it() -> None:
+    graph = parse(
+        "B, H, T, D = 2, 3, 5, 4\nq: f32[B, H, T, D]\nk: f32[B, H, T, D]\ny = Softmax(q @ k.T / sqrt(D) + Mask_Causal)"
+    )
+    first, *rest = decompose(graph, "v1").calls
+    assert [n.op for n in first.task.graph.nodes if n.op in ("matmul", "div")] == ["matmul", "div"]
+    assert not any(n.op == "dim" for call in rest for n in call.task.graph.nodes)
+    shown = parse("B, T, D = 2, 5, 4\nx: f32[B, T, D]\ny = GELU(x) / sqrt(D)")
+    assert [len(decompose(shown, plan).calls) for plan in PLANS] == [2, 1]  # here the shape tells it
+
+
 def test_a_linear_that_reads_merged_heads_of_an_input_gets_a_copy() -> None:
     graph = parse("B, T, H, D = 2, 5, 3, 4\nx: f32[B, H, T, D]\ny = Linear(Merge(x), 7, θ.p)")
     copy, linear = decompose(graph, "v2").calls
