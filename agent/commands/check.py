@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.console import console, emit, pairs, table, us
-from evaluator.compile import cores
+from evaluator.compile import cores, transfers
 from evaluator.confinement import containment
 from evaluator.judging import (
     ELEMENTS,
@@ -114,7 +114,7 @@ def check(
     if as_json:
         emit(document)
     else:
-        print_verdict(err, verdict, (*trial.evidence, *trial.evidence_elsewhere))
+        print_verdict(err, verdict, (*trial.evidence, *trial.evidence_elsewhere), trial.candidate.source)
         judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
         if time is not None:
             err.print(f"{us(time.us, time.kind)} µs ({_kind(time)}), floor {us(time.floor_us)} µs on {chip.name}")
@@ -191,8 +191,13 @@ def _beyond(errors: Errors | Failure) -> tuple[bool, str]:
     return True, f"beyond {limit}: agent check would call this wrong"
 
 
-def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvidence] = ()) -> None:
-    """A verdict for people: status, message, line, hint, findings, errors; and the evidence of the first kernels."""
+def print_verdict(
+    err: Console, verdict: Verdict, evidence: Sequence[CompileEvidence] = (), candidate: str = ""
+) -> None:
+    """A verdict for people: status, message, line, hint, findings, errors; and the evidence of the first kernels.
+
+    candidate: the source, in which the assembler's remarks name lines.
+    """
     from rich.markup import escape
 
     style = "green" if verdict.correct else "red"
@@ -223,9 +228,11 @@ def print_verdict(err: Console, verdict: Verdict, evidence: Sequence[CompileEvid
         unit = f", {e.mma}" if e.mma else ""
         err.print(
             f"{e.symbol} on {e.arch}: {e.registers} registers, {e.spill_bytes} B spilled, "
-            f"{e.shared_bytes} B shared{unit}{', TMA' if e.tma else ''}",
+            f"{e.shared_bytes} B shared{unit}",
             style="dim",
         )
+        if moved := transfers(e.remarks, candidate):
+            err.print(f"  {moved}", style="dim", markup=False, highlight=False)
 
 
 # ---------------------------------------------------------------------------------------------------- parts

@@ -7,5 +7,6 @@ limits of :mod:`evaluator.confinement`; results are kept in a cache of our own (
 from .assemble import Compiled
 from .cache import Cache
 from .pool import compile_kernels, cores
+from .remarks import transfers
 
-__all__ = ["Cache", "Compiled", "compile_kernels", "cores"]
+__all__ = ["Cache", "Compiled", "compile_kernels", "cores", "transfers"]

@@ -12,6 +12,10 @@ import re
 MAX_REMARKS = 64
 _DOCUMENT = re.compile(r"^--- !(\w+)\n(.*?)^\.\.\.", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^(?:  - )?(Name|DebugLoc|Remark|Instruction|Shape|NumCTAs):\s+(.*)$", re.MULTILINE)
+_TRANSFER = re.compile(
+    r"line (?P<line>\d+): (?:(?P<kind>load|store): (?P<how>\S+)|MemoryTma(?P<failed>Load|Store)Failed)"
+)
+_CALLS = {"load": "load|gather", "store": "store|scatter"}
 _KINDS = {
     "RemarkTensorCoreMMA": "MMA",
     "RemarkMemoryLoadInstructionSelected": "load",
@@ -32,6 +36,34 @@ def summary(text: str) -> tuple[str, ...]:
         found[(int(line[1]) if line else 0, " ".join(w for w in words if w))] = None
     ordered = sorted(found)[:MAX_REMARKS]
     return tuple(f"line {line}: {said}" if line else said for line, said in ordered)
+
+
+def transfers(remarks: tuple[str, ...], source: str) -> str:
+    """Which arrays of a candidate's kernel go by TMA and which do not: ``TMA: x, w; not y (line 39)``; maybe empty.
+
+    An array is what the line of ``source`` loads from or stores to; where that cannot be seen, it is the line's number.
+    """
+    by_tma: dict[str, list[str]] = {}
+    other: dict[str, list[str]] = {}
+    lines = source.splitlines()
+    for remark in remarks:
+        found = _TRANSFER.match(remark)
+        if found is None:
+            continue
+        number = int(found["line"])
+        calls = _CALLS[(found["kind"] or found["failed"]).lower()]
+        array = re.search(rf"ct\.(?:{calls})\((\w+)", lines[number - 1] if number <= len(lines) else "")
+        which = by_tma if found["how"] == "TMA" else other
+        which.setdefault(array[1] if array else "", []).append(str(number))
+    said = [f"TMA: {', '.join(name or _at(by_tma['']) for name in by_tma)}"] if by_tma else []
+    if other:
+        named = (f"{name} ({_at(numbers)})" if name else _at(numbers) for name, numbers in other.items())
+        said.append(f"{'not' if by_tma else 'no TMA:'} {', '.join(named)}")
+    return "; ".join(said)
+
+
+def _at(lines: list[str]) -> str:
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(lines)}"
 
 
 def scalar_mma(remarks: tuple[str, ...]) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.compile.cubin import CubinError, read
-from evaluator.compile.remarks import scalar_mma, summary
+from evaluator.compile.remarks import scalar_mma, summary, transfers
 
 HMMA, HGMMA, LDL, UTMALDG, FFMA = 0x23C, 0x9F0, 0x983, 0x5B4, 0x223
 DEPBAR_ALL = (0x00008000000079C5, 0x000FC60000010000)  # WARPGROUP.DEPBAR.LE gsb0, 0x0 as nvdisasm shows it
@@ -130,6 +130,20 @@ def test_a_failed_mma_remark_says_scalar():
     text = REMARK.format(kind="Failure", name="RemarkTensorCoreMMA", line=3, instruction="FMA")
     assert summary(text) == ("line 3: MMA failed: FMA [64, 128, 16]",)
     assert scalar_mma(summary(text))
+
+
+def test_which_arrays_go_by_tma_is_told_by_the_lines_that_the_remarks_name():
+    source = (
+        "a = ct.load(x, (i, 0), (4, 64))\nb = ct.load(w,\n  (0,), (64,))\nc = ct.gather(t, a)\nct.store(y, (i, 0), a)\n"
+    )
+    remarks = ("line 1: load: TMA [4, 64]", "line 1: MMA: FMA [1]", "line 3: load: TMA [64]")
+    refused = ("line 4: load: Global-memory load", "line 5: MemoryTmaStoreFailed failed: Failed to select TMA store")
+    assert transfers(remarks, source) == "TMA: x, line 3"
+    assert transfers(remarks + refused, source) == "TMA: x, line 3; not t (line 4), y (line 5)"
+    again = ("line 6: load: Global-memory load",)
+    assert transfers(refused + again, source) == "no TMA: t (lines 4, 6), y (line 5)"
+    assert transfers(("line 99: store: TMA [4]",), "") == "TMA: line 99"
+    assert transfers((), source) == ""
 
 
 @settings(max_examples=50, deadline=None)
