@@ -133,7 +133,8 @@ def test_a_failed_mma_remark_says_scalar():
 
 
 def test_which_arrays_go_by_tma_is_told_by_the_lines_that_the_remarks_name():
-    source = "a = ct.load(x, (i, 0), (4, 64))\nb = ct.load(w,\n  (0,), (64,))\nc = ct.gather(t, a)\nct.store(y, (i, 0), a)\nd = ct.gather(t, c)\n"
+    source = "a = ct.load(x, (i, 0), (4, 64))\nb = ct.load(w,\n  (0,), (64,))\nc = ct.gather(t, a)\n"
+    source += "ct.store(y, (i, 0), a)\nd = ct.gather(t, c)\n"
     remarks = ("line 1: load: TMA [4, 64]", "line 1: MMA: FMA [1]", "line 3: load: TMA [64]")
     refused = ("line 4: load: Global-memory load", "line 5: MemoryTmaStoreFailed failed: Failed to select TMA store")
     assert transfers(remarks, source) == "TMA: x, line 3"
