@@ -6,13 +6,15 @@ from knowledge_base.records import Trial
 from knowledge_base.snf.task import Task
 
 from . import winners
+from .compose import assembled
 from .context import RunContext
 
 
 def keep(context: RunContext, task: Task, trial: Trial) -> str:
-    """Writes and records a winner; returns its folder, relative to the run's."""
+    """Writes and records a winner, with cubins if it was measured; returns its folder, relative to the run's."""
     plans = context.plans.of(trial)
-    folder = winners.write(context.folder.path / "winners", task, trial, plans, {"run": context.run})
+    cubins = assembled(plans, context.chip) if trial.timed("measured") else None
+    folder = winners.write(context.folder.path / "winners", task, trial, plans, {"run": context.run}, cubins)
     place = str(folder.relative_to(context.folder.path))
     context.store.record_winner(context.run, trial, place)
     return place

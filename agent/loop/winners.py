@@ -4,6 +4,7 @@
     <task>/<task>_<digest>.py      a winner's source
     <task>/plans/<hash>.json       launch plans, named by the hash of their text
     <task>/bytecode/<hash>.tileir  Tile IR, named by its hash, which is how plans name it
+    <task>/cubins/<hash>.<arch>    what was measured of it; the manifest has each cubin's own hash (SHA-256)
 
 The same layout serves the run's folder (one chip) and kernels_generated/ (a winner per chip and shape).  A folder
 appears whole or not at all, and writers take turns.  A modelled winner never replaces a measured one; a measured one
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +27,7 @@ from typing import Any
 from kernels_generated.runtime.expr import show as show_size
 from kernels_generated.runtime.expr import to_json
 from kernels_generated.runtime.plan import Launchable
+from knowledge_base.chips import chip
 from knowledge_base.content import plain
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.records import Measurement, Trial
@@ -35,19 +38,33 @@ VERSION = 2  # 1 named the kernel, its time and its plans in other words
 MANIFEST = "manifest.json"
 
 
-def write(folder: Path, task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Mapping[str, Any]) -> Path:
+def write(
+    folder: Path,
+    task: Task,
+    trial: Trial,
+    plans: Sequence[Launchable],
+    provenance: Mapping[str, Any],
+    cubins: Mapping[str, bytes] | None = None,
+) -> Path:
     """Writes a correct, timed trial to ``folder/<task>``, beside winners at other shapes that are there; returns it.
 
-    ``plans``: all that the trial names, in order.  Raises ValueError for others.
+    ``plans``: all that the trial names, in order.  cubins: of the plans' kernels, by the bytecode's hash, for the
+    trial's chip.  Raises ValueError for other plans.
     """
     if trial.plans != tuple(plan.digest for plan in plans):
         raise ValueError("a winner's plans are those that its trial names")
     target = folder / task.name
+    cubins = {f"cubins/{kernel}.{chip(trial.chip).arch}": data for kernel, data in (cubins or {}).items()}
     entry = _entry(task, trial, plans, provenance)
+    entry["cubins"] = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(cubins.items())}
     with _locked(folder), _whole(target) as new:
         present = read(target)["winners"] if (target / MANIFEST).is_file() else []
         others = [w for w in present if _place(w) != _place(entry)]
         _files(new, entry["source"], trial, plans)
+        if cubins:
+            (new / "cubins").mkdir()
+        for name, data in cubins.items():
+            (new / name).write_bytes(data)
         _copy(target, new, others)
         winners = sorted([*others, entry], key=_place)
         _json(new / MANIFEST, {"version": VERSION, "task": task_document(task), "winners": winners})
@@ -202,6 +219,7 @@ def _named(entry: Mapping[str, Any]) -> list[str]:
         entry["source"],
         *(p["file"] for p in plans),
         *(f"bytecode/{kernel}.tileir" for p in plans for kernel in p["kernels"]),
+        *entry.get("cubins", ()),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,11 @@ def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processe
     assert any("measuring 1 kernel and the whole target in fresh processes" in line for line in said.lines)
     report = (tmp_path / "first" / "report.md").read_text()
     assert re.search(r"\| 40\.\d \(3\d\.\d to 4\d\.\d, 2 processes\) \|", report), report
-    (winner,) = winners.read(tmp_path / "first" / "winners" / task.task.name)["winners"]
+    folder = tmp_path / "first" / "winners" / task.task.name
+    (winner,) = winners.read(folder)["winners"]
+    assert len(winner["cubins"]) == len({kernel for plan in winner["plans"] for kernel in plan["kernels"]})
+    for name, digest in winner["cubins"].items():
+        assert sha256((folder / name).read_bytes()).hexdigest() == digest
     assert (winner["kind"], winner["us"]) == ("measured", task.time.us)
     assert invoke(["kb", "show", "first", "--json", "--db", str(tmp_path / "kb.db")]) == 0
     shown = json.loads(capfd.readouterr().out)["summary"]["tasks"][0]

@@ -83,6 +83,21 @@ def test_a_winner_is_complete_on_disk(won: Won, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["layernorm"]  # nothing half-written beside it
 
 
+def test_cubins_lie_beside_a_measured_winner_and_go_where_it_goes(won: Won, tmp_path: Path) -> None:
+    (kernel,) = won.plans[0].plan.kernels
+    fast = won.having(measurements=(measured(5.0),))
+    folder = write(tmp_path / "a", fast.task, fast.trial, fast.plans, {}, {kernel: b"cubin"})
+    name = f"cubins/{kernel}.sm_120"
+    assert read(folder)["winners"][0]["cubins"] == {name: sha256(b"cubin").hexdigest()}
+    merge(folder, tmp_path / "package" / "layernorm")
+    put(tmp_path / "package", replace(won, task=won.task.at(M=128)).having(shape={"M": 128, "N": 32}))
+    assert (tmp_path / "package" / "layernorm" / name).read_bytes() == b"cubin"
+    other = put(tmp_path / "a", fast.having(measurements=(measured(4.0),)))
+    assert not (other / "cubins").exists()  # of the winner that was replaced
+    merge(other, tmp_path / "package" / "layernorm")
+    assert not (tmp_path / "package" / "layernorm" / name).exists()
+
+
 def test_the_manifest_alone_gives_the_task_back(won: Won, tmp_path: Path) -> None:
     from knowledge_base.snf import parse
 
