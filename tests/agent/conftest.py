@@ -57,3 +57,9 @@ def judge_processes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.judges.JudgeProcess", Lent)
+
+
+@pytest.fixture(autouse=True)
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run looks at few configurations: which one is best is not what these tests ask."""
+    monkeypatch.setattr("agent.loop.task_work.LOOKED_AT", 10)
