@@ -24,7 +24,7 @@ from evaluator import toolchain
 from evaluator.compile import cores
 from evaluator.plans import Plans
 from evaluator.replay import AnyRunner
-from evaluator.timing import MODEL, Timer, floor_us
+from evaluator.timing import MODEL, NEXT_LAUNCH_S, Timer, floor_us
 from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks, UserError
@@ -126,7 +126,7 @@ def run(
             done = {PLAN: _carried_out(context, options.target, decomposition)}
             for name, plan in plans.items():
                 if name != PLAN and _promises(context, plan, done[PLAN]):
-                    progress.say(f"plan {name}, whose floor is below that time")
+                    progress.say(f"plan {name}, which may be faster")
                     try:
                         done[name] = _carried_out(context, options.target, plan)
                     except UserError as error:  # what the usual plan has found stands
@@ -270,9 +270,21 @@ def _carried_out(context: RunContext, target: str, decomposition: Decomposition)
 
 
 def _promises(context: RunContext, plan: Decomposition, done: _Done) -> bool:
-    """Whether another fusion plan may be faster than the one that is done, which was measured: by its floor."""
-    time = done.time
-    return time is not None and sum(_floor(call.task, context.chip) for call in plan.calls) < time.us
+    """Whether another fusion plan may be faster than the one that is done, which was measured.
+
+    The least it can take: what a task that both have was measured to take, else its floor and the gap before a launch.
+    """
+    if done.time is None:
+        return False
+    timed = [r for r in done.results if r.time is not None and r.time.kind == "measured"]
+    known = {_sized(r.task): r.time.us for r in timed if r.time is not None}
+    calls = [call.task for call in plan.calls]
+    least = sum(known.get(_sized(task)) or _floor(task, context.chip) + 1e6 * NEXT_LAUNCH_S for task in calls)
+    return least < done.time.us
+
+
+def _sized(task: Task) -> tuple[Any, ...]:
+    return task.identity, *sorted(task.sizes.items())
 
 
 def _fastest(done: Mapping[str, _Done]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from model_runs import Said
 from agent.cli import invoke
 from agent.loop import target_work, winners
 from agent.loop.context import RunContext
+from agent.loop.summary import TaskResult
 from agent.proposers.synthesizer import synthesize
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
@@ -133,7 +135,7 @@ def test_a_fusion_plan_that_is_faster_as_a_whole_is_chosen(tmp_path: Path) -> No
     said = Said()
     script = {"clock of 1": (100.0, 0.0001), "clock of 2": (50.0, 0.0001)}
     summary = go(tmp_path, script, said=said, text=TWO)
-    assert any("plan v1, whose floor is below" in line for line in said.lines)
+    assert any("plan v1, which may be faster" in line for line in said.lines)
     assert (summary.status, summary.plan, len(summary.tasks)) == ("done", "v1", 2)
     assert [round(summary.plans[name]["us"]) for name in ("v1", "v2")] == [50, 100]
     assert summary.composed is not None
@@ -173,8 +175,21 @@ def test_the_usual_plan_stays_unless_another_is_right_and_faster_by_more_than_ch
     assert target_work._fastest({"v2": done(600.0), "v1": other}) == chosen
 
 
-@pytest.mark.parametrize(("us", "tried"), [(280.0, False), (500.0, True)])
-def test_a_plan_is_tried_only_where_its_floor_is_below_what_was_measured(us: float, tried: bool) -> None:
-    """The GPT-2 block of single ops reads what the fused one keeps: its floor on an H200 is 290 µs."""
+@pytest.mark.parametrize(
+    ("us", "layernorm_us", "tried"),
+    [(300.0, None, False), (320.0, None, True), (320.0, 11.0, False), (340.0, 11.0, True)],
+)
+def test_a_plan_is_tried_only_where_it_may_be_below_what_was_measured(
+    us: float, layernorm_us: float | None, tried: bool
+) -> None:
+    """The GPT-2 block of single ops reads what the fused one keeps.
+
+    On an H200 its floor is 290 µs, its 13 launches take 20 more, and two layernorms measured at 11 instead of 4 µs 14.
+    """
     plan = decompose(load_target("gpt2-block").graph, "v1")
-    assert target_work._promises(SimpleNamespace(chip=CHIPS["h200"]), plan, done(us)) == tried  # type: ignore[arg-type]
+    so_far = done(us)
+    if layernorm_us is not None:
+        layernorm = plan.calls[0].task
+        time = measured([[layernorm_us] * 9] * 5, layernorm, layernorm.sizes, CHIPS["h200"])
+        so_far = replace(so_far, results=[TaskResult("layernorm", layernorm, 2, 2.6, "correct", time=time)])
+    assert target_work._promises(SimpleNamespace(chip=CHIPS["h200"]), plan, so_far) == tried  # type: ignore[arg-type]
