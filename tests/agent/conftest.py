@@ -1,23 +1,50 @@
-"""Runs of these tests share judge processes: each imports torch once for all of them."""
+"""Runs of these tests share judge processes: each imports torch once for all of them.  And what one has answered.
+
+Nearly all of them have the same few kernels judged, of the same task with the same seed: the judge, the tracer, and
+what they answer twice are tests/evaluator's.
+"""
 
 from __future__ import annotations
 
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from evaluator.judging import JudgeProcess
+from evaluator.trace import trace
+
+_answers: dict[bytes, bytes] = {}  # of this process, whatever test
+
+
+def once(question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+    """A fresh copy of the real answer, for which the first test that has exactly this question waits."""
+    asked = pickle.dumps(question)
+    if asked not in _answers:
+        _answers[asked] = pickle.dumps(ask())
+    return pickle.loads(_answers[asked])
+
+
+class Asked(JudgeProcess):
+    """One that is asked nothing twice."""
+
+    def call(self, function: Any, *arguments: Any, progress: Any = None) -> Any:
+        return once((function, arguments), lambda: super(Asked, self).call(function, *arguments, progress=progress))
+
+
+def traced(*question: Any) -> Any:
+    return once(("trace", question), lambda: trace(*question))
 
 
 class Lent:
     """A judge process of a run; the next run gets it, unless it was ended while it judged."""
 
-    idle: list[JudgeProcess] = []  # noqa: RUF012 (of this process, whatever test)
+    idle: list[Asked] = []  # noqa: RUF012 (of this process, whatever test)
 
     def __init__(self) -> None:
-        self._process = self.idle.pop() if self.idle else JudgeProcess()
+        self._process = self.idle.pop() if self.idle else Asked()
         self._judging = threading.Lock()  # a judgement is a fork of the process, so nothing of it stays behind
         self._ended = False
 
@@ -57,6 +84,7 @@ def judge_processes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.judges.JudgeProcess", Lent)
+    monkeypatch.setattr("agent.loop.assay.trace", traced)
 
 
 @pytest.fixture(autouse=True)
