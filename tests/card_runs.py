@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from device_double import DOUBLE
 from model_runs import ADD, Said
+from runner_again import LentPython
 
 from agent.loop.rundir import RunFolder
 from agent.loop.summary import RunSummary
@@ -25,8 +26,12 @@ SMALL = ADD.replace("256, 512", "16, 32")
 
 
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner's process finds the device beside the tests; a cubin is a bytecode, which the device reads."""
+    """The runner's process finds the device beside the tests; a cubin is a bytecode, which the device reads.
+
+    Such processes are lent: which of a run's are fresh ones is asked with real ones.
+    """
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr("evaluator.replay.runner.FreshPython", LentPython)
     monkeypatch.setattr("agent.loop.task_work.TRIED", 3)
     monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
     monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)

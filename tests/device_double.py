@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -31,6 +32,7 @@ from knowledge_base.chips import chip
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
+_devices = itertools.count()  # of this process: no two have the same noise
 LETTERS = {"i1": "B", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
 
@@ -56,7 +58,7 @@ class DeviceDouble:
         self._fault = ""
         self.launches = 0
         self.read: list[int] = []  # where the first array of each launch lies
-        self._random = random.Random(os.getpid())
+        self._random = random.Random(f"{os.getpid()} {next(_devices)}")
         lost = self._script.get("lost")
         self._lost = bool(lost) and Path(str(lost)).exists()
         if lost:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner_again import LentPython
 
 from evaluator.judging import JudgeProcess
 from evaluator.trace import trace
@@ -83,6 +84,8 @@ def judge_processes() -> Iterator[None]:
     yield
     while Lent.idle:
         Lent.idle.pop().close()
+    while LentPython.idle:
+        LentPython.idle.pop().end()
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from agent.loop import target_work, winners
 from agent.loop.context import RunContext
 from agent.loop.summary import TaskResult
 from agent.proposers.synthesizer import synthesize
+from evaluator.confinement import FreshPython
 from evaluator.judging import JudgeProcess
 from evaluator.plans import Plans
 from evaluator.replay import Runner
@@ -37,8 +38,16 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    begun: list[str] = []
+
+    class Fresh(FreshPython):
+        def __init__(self, module: str) -> None:
+            super().__init__(module)
+            begun.append(module)
+
+    monkeypatch.setattr("evaluator.replay.runner.FreshPython", Fresh)
     said = Said()
     summary = go(tmp_path, {"clock": (40.0, 0.001)}, said=said)
     (task,) = summary.tasks
@@ -48,6 +57,7 @@ def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processe
     assert task.time.us == pytest.approx(40.0, rel=0.02)
     assert task.time.terms["low"] < task.time.us < task.time.terms["high"]
     assert len(task.time.samples) == 16 * PROCESSES
+    assert len(begun) > PROCESSES
     assert task.trial is not None
     assert task.trial.verdict is not None
     assert {"normal, on the GPU", "on the GPU, full size", "GPU − emulator"} <= set(task.trial.verdict.numbers)
