@@ -45,6 +45,12 @@ def workers(count: int, gpu: str = "emulated") -> Iterator[LocalCluster]:
             yield cluster
 
 
+@pytest.fixture(scope="module")
+def two() -> Iterator[LocalCluster]:
+    with workers(2) as hosts:
+        yield hosts
+
+
 def found(elsewhere: Cluster | None) -> tuple[SearchResult, Plans]:
     plans = Plans()
     with Runner(DOUBLE, {}, {}) as runner:
@@ -54,15 +60,17 @@ def found(elsewhere: Cluster | None) -> tuple[SearchResult, Plans]:
         ), plans
 
 
-def test_two_workers_measure_too_and_their_trials_are_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_measure_too_and_their_trials_are_as_ours(
+    two: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     emulated(monkeypatch)
     said: list[str] = []
     there: list[int] = []
-    with workers(2) as hosts, Cluster(hosts.scheduler_address, H200, 1, said.append) as cluster:
+    with Cluster(two.scheduler_address, H200, 1, said.append) as cluster:
         asked = cluster._asked
         monkeypatch.setattr(cluster, "_asked", lambda *question: [there.append(len(question[2])), asked(*question)][1])
         searched, plans = found(cluster)
-    assert said == [f"cluster {hosts.scheduler_address}: 2 more with {H200.product}"]
+    assert said == [f"cluster {two.scheduler_address}: 2 more with {H200.product}"]
     assert searched.verdict is None
     assert len(searched.trials) == searched.total == 16
     assert sum(there) >= 8, "the workers did a part of it"
@@ -102,24 +110,23 @@ def test_workers_that_cannot_be_used_are_named() -> None:
         Cluster(hosts.scheduler_address, H200, 1, print)
 
 
-def test_a_worker_of_another_version_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_of_another_version_is_left_out(two: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.cluster.evaluator_version", lambda: "another")
-    with workers(1) as hosts, pytest.raises(EnvironmentLacks, match="another version of tilewright"):
-        Cluster(hosts.scheduler_address, H200, 1, print)
+    with pytest.raises(EnvironmentLacks, match="another version of tilewright"):
+        Cluster(two.scheduler_address, H200, 1, print)
 
 
-def test_agent_search_asks_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_agent_search_asks_a_cluster(two: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     emulated(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agent.commands.search_command.device_for", lambda *_: "cuda")
     monkeypatch.setattr("agent.commands.search_command.runner_for", lambda _: Runner(DOUBLE, {}, {}))
     (tmp_path / "add.py").write_text(CANDIDATE.source)
     (tmp_path / "add.snf").write_text(SMALL)
-    with workers(1) as hosts:
-        command = ["search", "add.py", "--task", "add.snf", "--gpu", "h200", "--db", "kb.db", "--cluster"]
-        done = CliRunner().invoke(cli.app, [*command, hosts.scheduler_address])
+    command = ["search", "add.py", "--task", "add.snf", "--gpu", "h200", "--db", "kb.db", "--cluster"]
+    done = CliRunner().invoke(cli.app, [*command, two.scheduler_address])
     assert done.exit_code == 0, done.output
-    assert f"cluster {hosts.scheduler_address}: 1 more with {H200.product}" in done.output
+    assert f"cluster {two.scheduler_address}: 2 more with {H200.product}" in done.output
     assert "times are measured for h200" in done.output
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from device_double import CHIP, DOUBLE, DeviceDouble, source, traced
+from runner_again import LentPython
 
 from evaluator.judging import JudgeProcess, Rejected, question
 from evaluator.plans import Plans
@@ -124,7 +125,15 @@ def test_what_finds_no_memory_is_asked_once_more_without_what_was_kept(monkeypat
     assert not place.oracle._known
 
 
-def test_a_question_that_finds_no_memory_is_a_verdict_and_the_runner_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runners of processes that were other tests' before, where nothing happens to the process."""
+    monkeypatch.setattr("evaluator.replay.runner.FreshPython", LentPython)
+
+
+def test_a_question_that_finds_no_memory_is_a_verdict_and_the_runner_goes_on(
+    lent: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Runner(DOUBLE, {}, {}) as runner:
         assert runner.description["product"] == "emulated"
         with monkeypatch.context() as patch:
@@ -167,11 +176,16 @@ def test_floats_that_are_added_by_atomics_may_come_in_any_order() -> None:
 
 
 @pytest.fixture(scope="module")
-def judged() -> tuple[Trial, Task, Plans]:
+def judges() -> Iterator[JudgeProcess]:
+    with JudgeProcess() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def judged(judges: JudgeProcess) -> tuple[Trial, Task, Plans]:
     text, task = source("linear_tiles")
     plans = Plans()
-    with JudgeProcess() as judges:
-        trial = judges.judge(begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, plans=plans)
+    trial = judges.judge(begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, plans=plans)
     assert trial.correct, trial.verdict
     return trial, task, plans
 
@@ -184,9 +198,11 @@ def cubins(plans: Plans, trial: Trial) -> dict[str, bytes]:
     return {hashlib.sha256(cubin).hexdigest(): kernels[digest] for digest, cubin in made.items()}
 
 
-def test_a_winner_that_is_right_on_the_device_has_its_numbers(judged: tuple[Trial, Task, Plans]) -> None:
+def test_a_winner_that_is_right_on_the_device_has_its_numbers(
+    judged: tuple[Trial, Task, Plans], judges: JudgeProcess, lent: None
+) -> None:
     trial, task, plans = judged
-    with Runner(DOUBLE, cubins(plans, trial), {}) as runner, JudgeProcess() as judges:
+    with Runner(DOUBLE, cubins(plans, trial), {}) as runner:
         after = confirmed(trial, task, CHIP, plans, runner, judges, seed=5)
     assert after.correct
     assert after.verdict is not None
@@ -199,10 +215,10 @@ def test_a_winner_that_is_right_on_the_device_has_its_numbers(judged: tuple[Tria
 
 @pytest.mark.parametrize("script", [{"off": 0}, {"unsteady": 1}])
 def test_a_winner_that_is_not_right_on_the_device_disagrees(
-    judged: tuple[Trial, Task, Plans], script: Mapping[str, object]
+    judged: tuple[Trial, Task, Plans], judges: JudgeProcess, lent: None, script: Mapping[str, object]
 ) -> None:
     trial, task, plans = judged
-    with Runner(DOUBLE, cubins(plans, trial), script) as runner, JudgeProcess() as judges:
+    with Runner(DOUBLE, cubins(plans, trial), script) as runner:
         after = confirmed(trial, task, CHIP, plans, runner, judges)
     assert after.verdict is not None
     assert (after.verdict.status, after.verdict.stage, after.verdict.error_class) == (
@@ -214,7 +230,7 @@ def test_a_winner_that_is_not_right_on_the_device_disagrees(
     assert after.verdict.hint
 
 
-def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found() -> None:
+def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found(judges: JudgeProcess) -> None:
     one, task = source("linear_tiles")
     short = one.replace("range(ct.cdiv(x.shape[1], TK))", "range(ct.cdiv(x.shape[1], TK) - 1)")
     assert short != one
@@ -224,17 +240,16 @@ def test_an_emulator_that_leaves_out_the_last_tile_of_k_is_found() -> None:
     assert isinstance(whole, Traced)
     emulated = bench.Bench(DeviceDouble({}, {}))
     made = bench.outputs(task, (whole,), dict(whole.kernels), CHIP, [task.sizes], 3, 60.0, emulated)
-    with JudgeProcess() as judges:
-        assert judges.agreement(task, (whole,), CHIP, 3, made)["y"]["elements"] == 70 * 96
-        with pytest.raises(Rejected, match=r"y\[.*\] is .* on the GPU, .* on the emulator .*RMS difference") as raised:
-            judges.agreement(task, (less,), CHIP, 3, made)
+    assert judges.agreement(task, (whole,), CHIP, 3, made)["y"]["elements"] == 70 * 96
+    with pytest.raises(Rejected, match=r"y\[.*\] is .* on the GPU, .* on the emulator .*RMS difference") as raised:
+        judges.agreement(task, (less,), CHIP, 3, made)
     assert raised.value.verdict.status is Status.DISAGREES
 
 
 # ---------------------------------------------------------------------------------------------------- several GPUs
 
 
-def test_a_call_takes_a_gpu_that_is_free_and_a_new_process_the_next_one_in_turn() -> None:
+def test_a_call_takes_a_gpu_that_is_free_and_a_new_process_the_next_one_in_turn(lent: None) -> None:
     """Two devices of two clocks: calls at once are answered by both, and each stays what it is."""
     task, one = traced("gelu_tiles")
     asked = ([Composition.of_task(task, one, dict(one.kernels))], CHIP, 1, 1)
