@@ -44,7 +44,7 @@ def traced(*question: Any) -> Any:
 
 
 class Lent:
-    """A judge process of a run; the next run gets it, unless it was ended while it judged."""
+    """A judge process of a run, or of `agent check`; the next one gets it, unless it was ended while it judged."""
 
     idle: list[Asked] = []  # noqa: RUF012 (of this process, whatever test)
 
@@ -60,6 +60,10 @@ class Lent:
     def judge_composed(self, *arguments: Any, **options: Any) -> Any:
         with self._judging:
             return self._process.judge_composed(*arguments, **options)
+
+    def emulate(self, *arguments: Any) -> Any:
+        with self._judging:
+            return self._process.emulate(*arguments)
 
     def agreement(self, *arguments: Any) -> Any:
         with self._judging:
@@ -77,6 +81,12 @@ class Lent:
         else:
             self._process.kill()
 
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
 
 @pytest.fixture(scope="session")
 def judge_processes() -> Iterator[None]:
@@ -90,7 +100,8 @@ def judge_processes() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.loop.judges.JudgeProcess", Lent)
+    for module in ("agent.loop.judges", "agent.commands.check"):
+        monkeypatch.setattr(f"{module}.JudgeProcess", Lent)
     monkeypatch.setattr("agent.loop.assay.trace", traced)
 
 
