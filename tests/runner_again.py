@@ -6,6 +6,7 @@ own: with a device made anew.  What ends a runner's process ends this one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -64,11 +65,8 @@ def main(lines: Connection) -> None:
 
     while True:
         line = recv_handle(lines)
-        with Connection(line) as served:
-            try:
-                runner_server.main(served)
-            except (EOFError, OSError):
-                pass
+        with Connection(line) as served, contextlib.suppress(EOFError, OSError):
+            runner_server.main(served)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from model_server import Answer, Fail, Hang, ModelServer, Say, error
 
 from agent.proposers.access import Access
 from agent.proposers.language_model import endpoint
-from agent.proposers.language_model.endpoint import Endpoint, Reply
+from agent.proposers.language_model.endpoint import Endpoint
+from agent.proposers.language_model.reply import Reply
 from knowledge_base.records import Answered
 
 KEY = "sk-very-secret-0123456789"

@@ -20,31 +20,14 @@ import httpx2
 import openai
 
 from agent.proposers.access import OPENAI, Access
-from knowledge_base.records import Answered, LlmCall
+from knowledge_base.records import Answered
+
+from .reply import Reply
 
 CONNECT_S = 15.0
 SILENCE_S = 300.0  # between two parts of an answer; a model that thinks before it writes says nothing for minutes
 LONGEST_S = 1800.0  # for a whole answer
 LONGEST_ANSWER = 1_000_000  # characters; what goes on longer is no kernel
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back.
-
-    again_s: how long the endpoint wants to be left alone, None if it did not say.  then: the call that was answered so,
-    where it is a recorded answer.
-    """
-
-    status: Answered
-    text: str = ""
-    finish: str = ""
-    said: str = ""
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    tokens_cached: int | None = None
-    again_s: float | None = None
-    then: LlmCall | None = None
 
 
 @dataclass

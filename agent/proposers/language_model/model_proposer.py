@@ -26,10 +26,11 @@ from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
 
 from .answers import answered, is_python, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
-from .endpoint import Endpoint, Reply
+from .endpoint import Endpoint
 from .policy import Headway, Standing, Step, experience, pays, plan
 from .prices import Price
 from .recording import Recording, Replay, difference, recorded_for
+from .reply import Reply
 
 IN_A_ROUND = 2  # requests of a task at once
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails

@@ -18,8 +18,8 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import LlmCall, Move, Record, Said, clean
 
 from .answers import answered
-from .endpoint import Reply
 from .policy import Step
+from .reply import Reply
 
 SHIPPED = Path(__file__).parents[2] / "recordings"
 SCHEME = "replay"  # of the address of what answers from a recording: replay://RUN
