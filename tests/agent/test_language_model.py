@@ -29,6 +29,7 @@ from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 
 ROOT = Path(__file__).parents[2]
+Told = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -376,32 +377,45 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
     assert numbers == [(1, "sent"), (2, "sent"), (3, "answered"), (4, "answered")]
 
 
-def test_a_run_that_is_done_asks_again_if_told_to(tmp_path: Path, agent: Callable[..., subprocess.Popen[str]]) -> None:
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
+    """The command in this process, in a folder of its own: its exit code, what it wrote, what it said."""
+    (tmp_path / "add.snf").write_text(ADD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    def tell(url: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        capfd.readouterr()
+        return invoke(list(arguments)), *capfd.readouterr()
+
+    return tell
+
+
+def test_a_run_that_is_done_asks_again_if_told_to(tmp_path: Path, told: Told) -> None:
     """A model that failed leaves right kernels, so the run is done; with the key mended it goes on where it was."""
-    with ModelServer(lambda asked: Fail(401, error("no")) if asked.number <= 2 else block(RIGHT)) as server:
+    with ModelServer(lambda asked: Fail(401, error("no")) if asked.number == 1 else block(RIGHT)) as server:
         common = ("run", "--target", "add.snf", "--gpu", "h200", "--model", "a-model", "--rounds", "1")
-        assert agent(server.url, *common).wait(60) == 0
+        assert told(server.url, *common)[0] == 0
         asked = len(server.asked)
         (folder,) = (tmp_path / "runs").glob("*add*")
-        _, err = agent(server.url, "run", "--resume", folder.name).communicate(timeout=60)
+        _, _, err = told(server.url, "run", "--resume", folder.name)
         assert "already done" in err
         assert "--resume RUN --rounds N" in err
         assert len(server.asked) == asked
-        out, err = agent(server.url, "run", "--resume", folder.name, "--rounds", "2", "--json").communicate(timeout=60)
+        _, out, err = told(server.url, "run", "--resume", folder.name, "--rounds", "2", "--json")
     document = json.loads(out)
     assert (document["status"], document["asked"]["candidates"]) == ("done", 1)
     assert document["asked"]["calls"] == len(server.asked) > asked
 
 
-def test_what_is_shown_is_what_is_sent(
-    tmp_path: Path, agent: Callable[..., subprocess.Popen[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_shown_is_what_is_sent(told: Told) -> None:
     """``agent prompt`` after the synthesizer's run shows the first prompt of a model's run on the same base."""
     with ModelServer(lambda _: Fail(401, error("no"))) as server:
         common = ("--target", "add.snf", "--gpu", "h200")
-        assert agent(server.url, "run", *common, "--proposer", "synthesizer").wait(60) == 0
-        shown, _ = agent(server.url, "prompt", *common, "--model", "a-model", "--json").communicate(timeout=60)
-        assert agent(server.url, "run", *common, "--model", "a-model").wait(60) == 0
+        assert told(server.url, "run", *common, "--proposer", "synthesizer")[0] == 0
+        _, shown, _ = told(server.url, "prompt", *common, "--model", "a-model", "--json")
+        assert told(server.url, "run", *common, "--model", "a-model")[0] == 0
     document = json.loads(shown)
     assert document["request"]["messages"] in [asked.body["messages"] for asked in server.asked]
     assert document["tokens"] == sum(section["tokens"] for section in document["sections"])

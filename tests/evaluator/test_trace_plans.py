@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import zlib
@@ -57,6 +58,13 @@ def guards(traced: Traced) -> set[str]:
     return {str(g) for g in traced.plan.guards if not str(g).endswith(("<= 2147483647", "<= 16777215"))}
 
 
+@functools.cache
+def both(name: str) -> list[Traced]:
+    """The candidate's plan for any sizes, and its plan for the task's."""
+    source, task = load(name)
+    return plans(source, task, [Request(task.sizes), Request(task.sizes, policy="sample")])
+
+
 def test_every_everyday_task_has_an_honest_candidate() -> None:
     assert {load(name)[1].name for name in CANDIDATES} == set(NAMES)
 
@@ -65,7 +73,7 @@ def test_every_everyday_task_has_an_honest_candidate() -> None:
 def test_a_plan_equals_a_fresh_concrete_trace_wherever_it_applies(name: str) -> None:
     source, task = load(name)
     sizes = [task.sizes, *random_sizes(task, name, 14)]
-    general, sample = plans(source, task, [Request(task.sizes), Request(task.sizes, policy="sample")])
+    general, sample = both(name)
     # Sizes that the first plan does not cover get plans of their own, as a winner's do.
     dims = [{**s, "num_sms": GPU.sm_count} for s in sizes]
     missing = [s for s, d in zip(sizes, dims, strict=True) if not general.plan.applies(d)]
@@ -112,14 +120,12 @@ EXPECTED_GUARDS = {
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_a_general_plan_guards_what_the_file_asks_and_nothing_else(name: str) -> None:
-    source, task = load(name)
-    (general,) = plans(source, task, [Request(task.sizes)])
+    general, _ = both(name)
     assert guards(general) == EXPECTED_GUARDS[name]
 
 
 def test_a_sample_plan_also_assumes_and_guards_the_divisibilities_of_its_sizes() -> None:
-    source, task = load("linear_tiles.py")
-    general, sample = plans(source, task, [Request(task.sizes), Request(task.sizes, policy="sample")])
+    general, sample = both("linear_tiles.py")
     assert guards(sample) - guards(general) == {"K%16 == 0", "N%16 == 0"}
     (facts,) = sample.names.values()
     assert [a.stride_divisible_by for a in facts.arrays] == [(8, 1), (8, 1), (1,), (8, 1)]
@@ -141,24 +147,21 @@ def test_the_same_file_gives_the_same_plan_and_bytecode_and_no_path_is_in_it() -
 
 
 def test_workspaces_are_arguments_and_zeros_are_fills() -> None:
-    source, task = load("linear_residual_atomic.py")
-    (traced,) = plans(source, task, [Request(task.sizes)])
+    traced, _ = both("linear_residual_atomic.py")
     data = traced.plan.to_json()
     assert data["arguments"][-1] == {"name": "ws0", "role": "workspace", "dtype": "f32", "shape": ["M", "N"]}
     assert data["steps"][0] == {"fill": "ws0", "value": 0}
 
 
 def test_num_sms_stays_symbolic() -> None:
-    source, task = load("linear_gelu_persistent.py")
-    (traced,) = plans(source, task, [Request(task.sizes)])
+    traced, _ = both("linear_gelu_persistent.py")
     (launch,) = traced.plan.launches
     assert launch.grid[0] == ("min", "num_sms", ("*", ("cdiv", "M", 64), ("cdiv", "N", 64)))
     assert traced.num_sms == GPU.sm_count
 
 
 def test_views_of_one_buffer_carry_their_offsets() -> None:
-    source, task = load("attention_online.py")
-    (traced,) = plans(source, task, [Request(task.sizes)])
+    traced, _ = both("attention_online.py")
     assert [v.offset for v in traced.plan.views] == [0, ("*", "D", "H"), ("*", 2, ("*", "D", "H")), 0]
     assert traced.plan.views[0].strides == (("*", 3, ("*", ("*", "D", "H"), "T")), "D", ("*", 3, ("*", "D", "H")), 1)
 
