@@ -1,13 +1,18 @@
-"""Hypothesis profiles, and where tests marked ``gpu`` run.
+"""Hypothesis profiles, where tests marked ``gpu`` run, and knowledge bases to copy.
 
 ``pytest --hypothesis-profile=thorough`` draws many more examples than a working day's run.
 """
+
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from knowledge_base.chips import from_driver
+from knowledge_base.database import Database
 from knowledge_base.errors import UserError
+from knowledge_base.store import Store
 
 settings.register_profile("thorough", max_examples=200, deadline=None)
 
@@ -22,3 +27,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     except UserError as error:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {error.what}"))
+
+
+@pytest.fixture(scope="session")
+def new_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A knowledge base as a first run makes it."""
+    file = tmp_path_factory.mktemp("base") / "knowledge.db"
+    Store.open(str(file)).close()
+    return file
+
+
+@pytest.fixture
+def copied_bases(new_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no base yet one is copied: how it is made, migration by migration, is tests/knowledge_base's."""
+    migrate = Database._migrate
+
+    def migrated(database: Database) -> None:
+        _, slashes, file = database.url.partition("sqlite:///")
+        if slashes and file.endswith(".db") and Path(file).parent.is_dir() and not Path(file).exists():
+            shutil.copyfile(new_base, file)
+        migrate(database)
+
+    monkeypatch.setattr(Database, "_migrate", migrated)

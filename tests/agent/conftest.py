@@ -7,10 +7,8 @@ what they answer twice are tests/evaluator's.
 from __future__ import annotations
 
 import pickle
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,6 @@ from runner_again import LentPython
 
 from evaluator.judging import JudgeProcess
 from evaluator.trace import trace
-from knowledge_base.database import Database
-from knowledge_base.store import Store
 
 _answers: dict[bytes, bytes] = {}  # of this process, whatever test
 
@@ -111,23 +107,6 @@ def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.task_work.LOOKED_AT", 10)
 
 
-@pytest.fixture(scope="session")
-def new_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A knowledge base as a first run makes it."""
-    file = tmp_path_factory.mktemp("base") / "knowledge.db"
-    Store.open(str(file)).close()
-    return file
-
-
 @pytest.fixture(autouse=True)
-def copied_bases(new_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no base yet one is copied: how it is made, migration by migration, is tests/knowledge_base's."""
-    migrate = Database._migrate
-
-    def migrated(database: Database) -> None:
-        _, slashes, file = database.url.partition("sqlite:///")
-        if slashes and file.endswith(".db") and Path(file).parent.is_dir() and not Path(file).exists():
-            shutil.copyfile(new_base, file)
-        migrate(database)
-
-    monkeypatch.setattr(Database, "_migrate", migrated)
+def of_copied_bases(copied_bases: None) -> None:
+    """How a base is made is not what these tests ask."""

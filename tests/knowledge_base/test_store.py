@@ -21,6 +21,8 @@ from knowledge_base.snf.graph import Graph, Node, Tensor
 from knowledge_base.snf.task import Task
 from knowledge_base.store import RunRecord, Store
 
+pytestmark = pytest.mark.usefixtures("copied_bases")  # opening, migrating and seeding have tests of their own
+
 TASK = Task(
     name="gelu",
     identity="1f" * 32,
