@@ -3,8 +3,11 @@
 ``pytest --hypothesis-profile=thorough`` draws many more examples than a working day's run.
 """
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
@@ -45,7 +48,11 @@ def copied_bases(new_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def migrated(database: Database) -> None:
         _, slashes, file = database.url.partition("sqlite:///")
         if slashes and file.endswith(".db") and Path(file).parent.is_dir() and not Path(file).exists():
-            shutil.copyfile(new_base, file)
+            copy = Path(f"{file}.{uuid4().hex}")
+            shutil.copyfile(new_base, copy)
+            with contextlib.suppress(FileExistsError):  # another thread's copy came first
+                os.link(copy, file)
+            copy.unlink()
         migrate(database)
 
     monkeypatch.setattr(Database, "_migrate", migrated)

@@ -277,14 +277,10 @@ def _promises(context: RunContext, plan: Decomposition, done: _Done) -> bool:
     if done.time is None:
         return False
     timed = [r for r in done.results if r.time is not None and r.time.kind == "measured"]
-    known = {_sized(r.task): r.time.us for r in timed if r.time is not None}
+    known = {r.task.place: r.time.us for r in timed if r.time is not None}
     calls = [call.task for call in plan.calls]
-    least = sum(known.get(_sized(task)) or _floor(task, context.chip) + 1e6 * NEXT_LAUNCH_S for task in calls)
+    least = sum(known.get(task.place) or _floor(task, context.chip) + 1e6 * NEXT_LAUNCH_S for task in calls)
     return least < done.time.us
-
-
-def _sized(task: Task) -> tuple[Any, ...]:
-    return task.identity, *sorted(task.sizes.items())
 
 
 def _fastest(done: Mapping[str, _Done]) -> str:
