@@ -4,6 +4,8 @@
 ``h200_sweeps``: kernels written by hand, of which the axes' values are all that is left; parts of their spaces.
 ``h200_block``: the spaces of the GPT-2 block's files at B=8, T=1024, by ``benchmarks/spaces.py gpt2-block``; what was
 priced too high to be the best (:mod:`agent.loop.assay`) has no row.
+``h200_runs``: later texts; what four runs had time for in 120 s of searching each: the GPT-2 block at B, T = 8, 1024;
+8, 128 and 1, 1024, and the Llama 3 8B block at 1, 4096 (docs/measured.md).  By ``benchmarks/spaces.py --base``.
 All by the method of docs/measuring.md but for fresh processes (medians of 9 to 16 samples; cuda-tile 1.7.0,
 tileiras 13.4.92, torch 2.11; 21, 27 and 28 November 2026).  Times say something of that chip alone.
 """
@@ -43,7 +45,7 @@ class LandscapeRow(Record):
 
 @functools.cache
 def landscape(name: str) -> tuple[LandscapeRow, ...]:
-    """The rows of ``h200_product``, ``h200_sweeps`` or ``h200_block``."""
+    """The rows of ``h200_product``, ``h200_sweeps``, ``h200_block`` or ``h200_runs``."""
     lines = gzip.decompress((LANDSCAPES / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
     return tuple(LandscapeRow.model_validate_json(line) for line in lines)
 

@@ -342,10 +342,10 @@ def _begun(
     """
     if not all(r.correct for r in results):
         return None
-    winners = {work.task.place: work.winners for work in works}
     time = None
     if context.runner is None:
-        time = in_sequence((work.time(winners[work.task.place][0]), work.calls) for work in works)
+        time = in_sequence((work.time(work.winners[0]), work.calls) for work in works)
+    winners = {work.task.place: work.winners for work in works}
     serving = [winners[call.task.place] for call in decomposition.calls]
     return compose.begun(context, Path(target).stem, decomposition, serving, time)
 

@@ -17,8 +17,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from .rounding import SMALLEST_NORMAL_F32
+
 ULP: Final = 2.0**-23  # of a result, relative to it, at most
-TINY: Final = 2.0**-126  # the smallest number that is not subnormal
 LARGE: Final = 2.0**126  # a divisor beyond it gives 0, or NaN for an infinite dividend: div.approx
 
 Bound = Callable[..., Tensor | float]
@@ -46,7 +47,7 @@ def approximated(name: str, rounding: str | None, operands: tuple[Tensor, ...], 
     moved = result + result * (_part(operands) * bound(*operands))
     moved = torch.where(torch.isfinite(moved), moved, result)  # also where the bound is infinite: exp of -inf
     if name in ("exp", "exp2"):
-        moved = torch.where(operands[0].abs() < TINY, result, moved)
+        moved = torch.where(operands[0].abs() < SMALLEST_NORMAL_F32, result, moved)
     if name == "tanh":
         moved = torch.where(torch.isinf(operands[0]), result, moved.clamp(-1.0, 1.0))
     if (name, rounding) == ("divf", "approx"):

@@ -92,8 +92,9 @@ def gelu_erf(x):
     return 0.5 * x * (1.0 + erf(x * 0.7071067811865476))
 '''
 
-# Where results are stored in 16 bits, which lose more than the hardware's approximations do.  Those take half the time:
-# on an H200 1,000 elements of tanh 142 clocks of a multiprocessor, approximately 63; of a division 136 and 68.
+# What is written where results are stored in 16 bits: the hardware's approximations, whose errors are far below that
+# rounding.  They take half the time: on an H200 a multiprocessor computes 1,000 tanh in 63 clocks instead of 142, and
+# 1,000 divisions in 68 instead of 136.
 _APPROX = "rounding_mode=ct.RoundingMode.APPROX"
 _GELU_APPROX = f'''
 def gelu_approx(x):

@@ -98,13 +98,13 @@ def _kernel_name(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _write(group: Group, writer: KernelWriter, tf32: bool, chunks: dict[Group, list[Chunk]]) -> KernelText:
-    pieces_ = chunks.get(group)
-    if pieces_ is not None and pieces_[0].exact and group.columns is not None and isinstance(group.columns.extent, str):
-        writer.fixed[group.columns.extent] = sum(c.width for c in pieces_)
+    parts = chunks.get(group)
+    if parts is not None and parts[0].exact and group.columns is not None and isinstance(group.columns.extent, str):
+        writer.fixed[group.columns.extent] = sum(c.width for c in parts)
     if group.kind == "map":
-        return write_map(writer, group, pieces_)
+        return write_map(writer, group, parts)
     if group.kind == "rows":
-        return write_rows(writer, group, pieces_)
+        return write_rows(writer, group, parts)
     return (write_matmul if group.kind == "matmul" else write_attention)(writer, group, tf32)
 
 
