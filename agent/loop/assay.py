@@ -24,7 +24,7 @@ from knowledge_base.chips import FULL_RATE, Chip
 from knowledge_base.records import Candidate, CompileEvidence, Trial, Verdict
 from knowledge_base.snf.task import Task
 
-PRUNE = 1.1  # the ideal price may be this much above the best time before a configuration is given up
+PRUNE = 1.1  # the ideal price may be this much above the fastest one's time before a configuration is given up
 ASSEMBLY_S = 20.0  # of processor time: a kernel that the assembler chews on for longer is unrolled beyond any use
 REGISTER_FILE = 256 * 1024  # bytes of registers of an SM, and of tensor memory where there is one
 BATCH = 4  # configurations that are chosen, and traced, at a time
@@ -128,20 +128,20 @@ class Assay:
             return trial.fuller(verdict=finished(rejected.verdict, self.candidate.source))
         return trial if timed is None else trial.fuller(measurements=(modelled, timed))
 
-    def held_to(self, trial: Trial, best: float) -> Trial:
-        """The trial, pruned where its price says that it can't win against ``best``."""
-        return trial if over(trial) else trial.fuller(pruned=too_slow(self.price(trial), best))
+    def held_to(self, trial: Trial, bar: float) -> Trial:
+        """The trial, pruned where its price says that it can't win against ``bar``."""
+        return trial if over(trial) else trial.fuller(pruned=too_slow(self.price(trial), bar))
 
     def tried(self, trial: Trial) -> Trial:
         """The trial, compiled and timed."""
         self.compile([trial])
         return self.timed(trial)
 
-    def assayed(self, some: Sequence[Axes], best: float) -> list[Trial]:
-        """A trial for each, done with: refused, pruned against ``best``, or compiled and timed."""
+    def assayed(self, some: Sequence[Axes], bar: float) -> list[Trial]:
+        """A trial for each, done with: refused, pruned against ``bar``, or compiled and timed."""
 
         def done(trial: Trial) -> Trial:
-            trial = self.held_to(trial, best)
+            trial = self.held_to(trial, bar)
             return trial if over(trial) else self.tried(trial)
 
         with ThreadPoolExecutor(max_workers=len(some), thread_name_prefix="batch") as pool:
@@ -174,7 +174,7 @@ class Elsewhere(Protocol):
         """Whether there is room for another one; then it is taken until :meth:`assayed` is over."""
 
     def assayed(
-        self, candidate: Candidate, task: Task, some: Sequence[Axes], best: float
+        self, candidate: Candidate, task: Task, some: Sequence[Axes], bar: float
     ) -> tuple[list[Trial], list[Launchable]] | None:
         """As :meth:`Assay.assayed`, with the trials' plans; None where they could not."""
 
@@ -184,10 +184,10 @@ def over(trial: Trial) -> bool:
     return trial.verdict is not None or bool(trial.pruned)
 
 
-def too_slow(price: float, best: float) -> str:
-    """Why a configuration of this price, in µs, can't win against ``best``; empty if it can."""
-    if price > PRUNE * best:
-        return f"an ideal cubin would take {price:.1f} µs by the model, another configuration takes {best:.1f}"
+def too_slow(price: float, bar: float) -> str:
+    """Why a configuration of this price, in µs, can't win against ``bar``; empty if it can."""
+    if price > PRUNE * bar:
+        return f"an ideal cubin would take {price:.1f} µs by the model, the fastest so far {bar:.1f}"
     return ""
 
 

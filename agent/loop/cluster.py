@@ -89,7 +89,7 @@ class Cluster:
             self._taken += room
             return room
 
-    def assayed(self, candidate: Candidate, task: Task, some: Sequence[Axes], best: float) -> Answer | None:
+    def assayed(self, candidate: Candidate, task: Task, some: Sequence[Axes], bar: float) -> Answer | None:
         """As :meth:`.assay.Assay.assayed`, with the plans; None where the cluster could not: it is used no more.
 
         Raises EnvironmentLacks once it was closed.
@@ -98,7 +98,7 @@ class Cluster:
             with self._lock:
                 if self.batches == 0:
                     return None
-            return self._asked(candidate, task, some, best)
+            return self._asked(candidate, task, some, bar)
         except Exception as error:  # of Dask's, or a worker's: all of them mean that it did not answer
             if self._closed:
                 raise EnvironmentLacks("the cluster was left", "Use --resume to go on.") from None
@@ -163,11 +163,11 @@ def _enter(run: str, chip: Chip, seed: int) -> str:
 
 
 def _assayed(
-    run: str, chip: Chip, seed: int, candidate: Candidate, task: Task, some: Sequence[Axes], best: float
+    run: str, chip: Chip, seed: int, candidate: Candidate, task: Task, some: Sequence[Axes], bar: float
 ) -> Answer:
     _enter(run, chip, seed)  # a worker that was started anew has no place yet
     place, plans = _places[run], Plans()
-    trials = Assay(candidate, task, chip, place.assemblers, None, place.timer, plans).assayed(some, best)
+    trials = Assay(candidate, task, chip, place.assemblers, None, place.timer, plans).assayed(some, bar)
     return trials, [one for trial in trials for one in plans.of(trial)]
 
 

@@ -133,7 +133,8 @@ def search(
     verdict: Verdict | None = None
     try:
         if measures:
-            run.best = min(took.values(), default=math.inf)
+            for trial in decided(known, timer.kind):
+                run.fastest(trial)
             run.sample(chosen, Sampler(chosen, warm + 1, seed, took))  # behind the warm ones is the default
         else:
             run.go(run.traced(chosen), warm)
@@ -171,16 +172,26 @@ class _Search:
         self.kind = assay.timer.kind
         self.trials: list[Trial] = []
         self.best = math.inf  # µs by the timer
+        self.bar = math.inf  # what prices are held to
         self.begun = False
         self.under_way = 0  # configurations, on this machine
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
-        time = trial.timed(self.kind)
-        if trial.standing == "ranked" and time is not None:
-            self.best = min(self.best, time.us)
+        self.fastest(trial)
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
+
+    def fastest(self, trial: Trial) -> None:
+        """Notes the trial's time if it runs and is the best so far; by the model, none that spills.
+
+        Where the model gives it more than a clock does, prices are held to that: the model overrates others as well.
+        """
+        time, modelled = trial.timed(self.kind), trial.timed(MODEL.kind)
+        runs = trial.standing == "ranked" or (trial.standing == "spills" and self.kind == "measured")
+        if runs and time is not None and time.us < self.best:
+            self.best = time.us
+            self.bar = max(time.us, modelled.us if modelled is not None else 0.0)
 
     @property
     def late(self) -> bool:
@@ -215,7 +226,7 @@ class _Search:
             chunk: list[Trial] = []
             while priced and len(chunk) < CHUNK * self.jobs:
                 _, price, _, trial = priced.pop(0)
-                why = too_slow(price, self.best)
+                why = too_slow(price, self.bar)
                 if not why and self.late:
                     why = "the time allowed for the search was over"
                 if why:
@@ -261,7 +272,7 @@ class _Search:
                     places, here = asked.pop(done)
                     for place, trial in zip(places, done.result(), strict=True):
                         if not trial.evidence:  # it was traced, no more
-                            trial = self.assay.held_to(trial, self.best)
+                            trial = self.assay.held_to(trial, self.bar)
                             if not over(trial):
                                 asked[pool.submit(self.tried, trial)] = [place], here
                                 continue
@@ -283,9 +294,9 @@ class _Search:
     def there(self, some: Sequence[Axes]) -> list[Trial]:
         """A batch that another machine does; this one where that could not."""
         assert self.elsewhere is not None
-        answer = self.elsewhere.assayed(self.assay.candidate, self.assay.task, some, self.best)
+        answer = self.elsewhere.assayed(self.assay.candidate, self.assay.task, some, self.bar)
         if answer is None:
-            return self.assay.assayed(some, self.best)
+            return self.assay.assayed(some, self.bar)
         trials, plans = answer
         self.assay.plans.put(*plans)
         return trials
