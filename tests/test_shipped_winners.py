@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kernels_generated
-from agent.loop.winners import MANIFEST, read
+from agent.loop.winners import MANIFEST, files, read
 from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.plan import loads
 from knowledge_base.chips import chip
@@ -22,14 +20,6 @@ FOLDERS = sorted(path.parent for path in HERE.glob(f"*/{MANIFEST}"))
 WHOLE = 6 * 2**20  # bytes of all that is shipped, as a wheel packs it
 
 
-def named(winner: dict[str, Any]) -> Iterator[str]:
-    yield winner["source"]
-    yield from winner["cubins"]
-    for plan in winner["plans"]:
-        yield plan["file"]
-        yield from (f"bytecode/{kernel}.tileir" for kernel in plan["kernels"])
-
-
 def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -37,8 +27,8 @@ def sha256(file: Path) -> str:
 def test_there_are_some_and_they_are_not_large() -> None:
     """The GPT-2 block's and the Llama block's."""
     assert {"attention", "layernorm", "linear", "linear_gelu", "linear_residual"} <= {f.name for f in FOLDERS}
-    files = [file for folder in FOLDERS for file in folder.rglob("*") if file.is_file()]
-    assert sum(len(zlib.compress(file.read_bytes())) for file in files) < WHOLE
+    shipped = [file for folder in FOLDERS for file in folder.rglob("*") if file.is_file()]
+    assert sum(len(zlib.compress(file.read_bytes())) for file in shipped) < WHOLE
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -46,7 +36,7 @@ def test_each_file_is_what_its_name_or_its_manifest_says_and_none_is_left_over(f
     winners = read(folder)["winners"]
     present = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     present = {name for name in present if "__pycache__" not in name}
-    assert present == {MANIFEST, *(name for winner in winners for name in named(winner))}
+    assert present == {MANIFEST, *(name for winner in winners for name in files(winner))}
     for winner in winners:
         assert winner["correct"]
         assert winner["kind"] == "measured"

@@ -276,8 +276,7 @@ def _promises(context: RunContext, plan: Decomposition, done: _Done) -> bool:
     """
     if done.time is None:
         return False
-    timed = [r for r in done.results if r.time is not None and r.time.kind == "measured"]
-    known = {r.task.place: r.time.us for r in timed if r.time is not None}
+    known = {r.task.place: r.time.us for r in done.results if r.time is not None and r.time.kind == "measured"}
     calls = [call.task for call in plan.calls]
     least = sum(known.get(task.place) or _floor(task, context.chip) + 1e6 * NEXT_LAUNCH_S for task in calls)
     return least < done.time.us

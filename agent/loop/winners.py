@@ -114,6 +114,17 @@ def merge(source: Path, target: Path) -> list[str]:
     return said
 
 
+def files(entry: Mapping[str, Any]) -> list[str]:
+    """The files of a winner, by its entry in the manifest; their paths in the folder."""
+    plans = entry["plans"]
+    return [
+        entry["source"],
+        *(p["file"] for p in plans),
+        *(f"bytecode/{kernel}.tileir" for p in plans for kernel in p["kernels"]),
+        *entry.get("cubins", ()),
+    ]
+
+
 def task_document(task: Task) -> dict[str, Any]:
     """A task as JSON: its SNF, which parses back to the same graph, and its arguments for readers without a parser."""
 
@@ -174,7 +185,7 @@ def _files(folder: Path, source: str, trial: Trial, plans: Sequence[Launchable])
 
 def _copy(origin: Path, folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Copies the files that the entries name, as far as ``origin`` has them."""
-    for name in (name for entry in entries for name in _named(entry)):
+    for name in (name for entry in entries for name in files(entry)):
         if (origin / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(origin / name, folder / name)
@@ -213,21 +224,11 @@ def _time(winner: Mapping[str, Any]) -> Measurement:
     return Measurement(**{name: winner[name] for name in ("kind", "chip", "us", "floor_us")})
 
 
-def _named(entry: Mapping[str, Any]) -> list[str]:
-    plans = entry["plans"]
-    return [
-        entry["source"],
-        *(p["file"] for p in plans),
-        *(f"bytecode/{kernel}.tileir" for p in plans for kernel in p["kernels"]),
-        *entry.get("cubins", ()),
-    ]
-
-
 def _not_ours(folder: Path) -> list[Path]:
     """Files beside the manifest that no manifest names (an __init__.py, notes): kept."""
     if not (folder / MANIFEST).is_file():
         return [p for p in folder.glob("*") if p.is_file()] if folder.is_dir() else []
-    ours = {MANIFEST, *(name for w in read(folder)["winners"] for name in _named(w))}
+    ours = {MANIFEST, *(name for w in read(folder)["winners"] for name in files(w))}
     return [p for p in folder.iterdir() if p.is_file() and p.name not in ours]
 
 
