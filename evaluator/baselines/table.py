@@ -39,14 +39,15 @@ def _max_autotune(task: Task, place: torch.device) -> Function:
 
 
 def _compiled(program: TorchProgram, mode: str | None = None) -> Function:
-    """The program by torch.compile: each as if it were alone.
+    """The program by torch.compile, as one graph or not at all: each as if it were alone.
 
     What was compiled is kept by the code object that it came from.  Programs share theirs, and of one code object only
-    so many are compiled before the rest runs uncompiled: so each gets a copy.
+    so many are compiled before the rest runs uncompiled: so each gets a copy.  The same befalls the pieces into which
+    a program is cut where PyTorch cannot compile a call, so that is an error: nothing uncompiled passes for compiled.
     """
     run = TorchProgram.run
     alone = types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__)
-    made: Function = torch.compile(types.MethodType(alone, program), dynamic=False, mode=mode)
+    made: Function = torch.compile(types.MethodType(alone, program), dynamic=False, fullgraph=True, mode=mode)
     return made
 
 

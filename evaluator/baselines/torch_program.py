@@ -173,8 +173,8 @@ def attending(attend: Attend) -> Finder:
             k = kt.transpose(-1, -2)
             if not grouped:
                 return attend(q, k, v, scale, causal)
-            groups = q.shape[1:3]
-            return attend(q.flatten(1, 2), k.squeeze(2), v.squeeze(2), scale, causal).unflatten(1, groups)
+            made = attend(q.flatten(1, 2), k.squeeze(2), v.squeeze(2), scale, causal)
+            return made.reshape(*q.shape[:3], *made.shape[2:])
 
         return Idiom((found.q, found.kt, found.v), found.absorbed, compute)
 

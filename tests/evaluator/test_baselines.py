@@ -53,7 +53,8 @@ def answers(task: Task, device: DeviceDouble) -> list[Any]:
 
 def made(name: str, task: Task) -> Any:
     device = DeviceDouble({}, {})
-    return contestants.baseline(name, device, task, answers(task, device))
+    with torch.device(device.place):  # as the bench does
+        return contestants.baseline(name, device, task, answers(task, device))
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -64,6 +65,24 @@ def test_eager_is_right(task: Task) -> None:
 @pytest.mark.parametrize("task", ["gelu", "linear_gelu", "grouped", "block"])
 def test_compiled_is_right(task: str) -> None:
     assert isinstance(made("compile", TASKS[task]), contestants.Called)
+
+
+def in_two_pieces(program: TorchProgram, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    torch._dynamo.graph_break()
+    return given
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_nothing_is_left_uncompiled(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that PyTorch cuts into pieces runs some of them uncompiled: it would be timed as compiled."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # quick
+    assert isinstance(made("compile", task), contestants.Called)
+
+
+def test_what_cannot_be_compiled_whole_is_no_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(TorchProgram, "run", in_two_pieces)
+    assert str(made("compile", TASKS["gelu"])).startswith("fails: Unsupported")
 
 
 def test_what_was_compiled_for_one_task_stays_when_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
