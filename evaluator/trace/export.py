@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import os
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
 
 import cuda.tile
+from cuda.tile import _compile
 from cuda.tile._exception import TileError
 from cuda.tile._passes import ast2hir
-from cuda.tile.compilation import KernelSignature, export_kernel
+from cuda.tile.compilation import KernelSignature
 
 BYTECODE_VERSION = "13.4"
 TARGET = "sm_100"  # of the chips served, the one whose front end accepts every dtype
+KEPT = 16  # kernels whose IR is kept, the latest used: configurations that differ in hints come close together
 
 
 class _Inspect:
@@ -46,26 +49,47 @@ class FrontEndError(Exception):
         self.kind, self.message, self.line = kind, message, line
 
 
-def export(kernel: Any, signature: KernelSignature, filename: str) -> bytes:
-    """The bytecode.  Raises FrontEndError; ``filename`` is the candidate's, for the line of the message."""
-    out = io.BytesIO()
-    try:
-        export_kernel(
-            kernel,
-            [signature],
-            out,
-            gpu_code=TARGET,
-            output_format="tileir_bytecode",
-            bytecode_version=BYTECODE_VERSION,
-        )
-    except TileError as error:
-        raise FrontEndError(type(error).__name__, str(error.message), _line(error.loc, filename)) from error
-    except (MemoryError, TimeoutError):
-        raise
-    except Exception as error:
-        # Not one of its own: a name that does not exist, a syntax it did not expect, too deep an expression …
-        raise FrontEndError(type(error).__name__, f"{type(error).__name__}: {error}", None) from error
-    return out.getvalue()
+class FrontEnd:
+    """cuTile's front end.  It keeps the IR of the latest kernels: one that differs in its hints alone has the same.
+
+    That IR is most of the work.  ``cuda.tile.compilation.export_kernel`` is what this does, without keeping anything.
+    """
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def export(self, kernel: Any, signature: KernelSignature, like: Hashable) -> bytes:
+        """The bytecode.  like: the same for kernels of the same function and signature, where the names that the
+        function reads have the same values.  Raises FrontEndError, with the candidate's line.
+        """
+        try:
+            keeper = self._kept.pop(like, None) or _keeper(kernel._annotated_function, signature)
+            made = _compile._get_bytecode(keeper, kernel._compiler_options, anonymize_debug_info=False).bytecode
+        except TileError as error:
+            raise FrontEndError(type(error).__name__, str(error.message), _line(error.loc, self._filename)) from error
+        except (MemoryError, TimeoutError):
+            raise
+        except Exception as error:
+            # Not one of its own: a name that does not exist, a syntax it did not expect, too deep an expression …
+            raise FrontEndError(type(error).__name__, f"{type(error).__name__}: {error}", None) from error
+        self._kept[like] = keeper
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return bytes(made)
+
+
+def _keeper(function: Any, signature: KernelSignature) -> Any:
+    named = signature if signature.symbol else signature.with_mangled_symbol(function.pyfunc.__name__)
+    return _compile._IrKeeper(
+        ann_func=function,
+        func_hir=_compile.get_function_hir(function.pyfunc, mode=_compile.HirMode.ENTRY_POINT),
+        signatures=[named],
+        bytecode_version=_compile.parse_bytecode_version(BYTECODE_VERSION),
+        sm_arch=TARGET,
+        log_cutile_ir=False,
+        keep_all=True,
+    )
 
 
 def forget() -> None:

@@ -19,7 +19,7 @@ from kernels_generated.runtime.expr import evaluate, from_json, normalise, to_js
 from kernels_generated.runtime.plan import MAX_GRID
 
 from .dataless import Shape, contiguous_strides, product
-from .export import FrontEndError, export, forget, sha256
+from .export import FrontEnd, FrontEndError, forget, sha256
 from .fake_torch import BY_CODE, Dtype, Stream, Tensor
 from .refusal import Refusal
 from .signature import Described, describe
@@ -37,7 +37,7 @@ class Exporter:
     """Bytecode by kernel, hints and signature; shared by the requests of one child."""
 
     def __init__(self, filename: str) -> None:
-        self.filename = filename
+        self._front_end = FrontEnd(filename)
         self._globals = ""
         self._made: dict[tuple[Any, ...], bytes] = {}
         self._kept: list[Any] = []  # function objects in a key must outlive it
@@ -48,10 +48,11 @@ class Exporter:
         if state != self._globals:  # cuTile keeps what a function means; launch may have changed a name it reads
             self._globals = state
             forget()
-        key = (id(function), repr(_closure(function)), state, repr(kernel._compiler_options), repr(signature))
+        like = (id(function), repr(_closure(function)), state, repr(signature))
+        key = (*like, repr(kernel._compiler_options))
         if key not in self._made:
             self._kept.append(function)
-            self._made[key] = export(kernel, signature, self.filename)
+            self._made[key] = self._front_end.export(kernel, signature, like)
         return self._made[key]
 
 
