@@ -39,7 +39,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and j
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
 SearchSeconds = Annotated[
     float | None,
-    typer.Option("--search-seconds", min=0, help="No configuration is begun later; run: 120 with a GPU, else 25."),
+    typer.Option("--search-seconds", min=0, help="No configuration is begun later; run: 120 with a GPU, else 40."),
 ]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler whose workers search, too.")

@@ -70,7 +70,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=1)
     seeds = options.parse_args().seeds
-    task_work.TRIED = TRIES
+    task_work.LIMIT = TRIES
     spaces: dict[tuple[str, str, str], list[LandscapeRow]] = {}
     for row in landscape("h200_product"):
         if row.us is not None:

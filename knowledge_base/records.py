@@ -225,7 +225,7 @@ def in_sequence(times: Iterable[tuple[Measurement, int]]) -> Measurement:
 
 # What can become of a configuration that is searched, best first (:attr:`Trial.standing`).
 STANDINGS = ("ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed")
-COMPILED = "compiled"  # status of a trial that nobody has judged
+COMPILED, PRUNED = "compiled", "pruned"  # status of a trial that nobody has judged
 UNSURE = (Status.TIMEOUT, Status.CRASH)  # the machine's load may explain these: such a trial may be judged again
 
 
@@ -242,8 +242,10 @@ class Trial(Record):
     evaluator: str
     # From the tracer: SHA-256 of the launch plans' texts.  The first one serves ``shape``: it is the one that is timed.
     plans: tuple[str, ...] = ()
-    # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.
+    # From the search: why it was not compiled.  Empty where it was, or where no search has looked at it.  And the price
+    # for which that was, if it was the price: µs that the model gives it with an ideal cubin (docs/model.md).
     pruned: str = ""
+    price_us: float | None = None
     # From the assembler, once for each kernel: those of the first plan, and once it is correct the others.
     evidence: tuple[CompileEvidence, ...] = ()
     evidence_elsewhere: tuple[CompileEvidence, ...] = ()
@@ -269,8 +271,10 @@ class Trial(Record):
 
     @property
     def status(self) -> str:
-        """The verdict's status; ``compiled`` before there is one."""
-        return COMPILED if self.verdict is None else self.verdict.status.value
+        """The verdict's status; ``compiled`` before there is one, or ``pruned``."""
+        if self.verdict is not None:
+            return self.verdict.status.value
+        return PRUNED if self.pruned else COMPILED
 
     @property
     def correct(self) -> bool:
@@ -383,7 +387,9 @@ class Trial(Record):
         new = (m for m in later.measurements if m not in self.measurements)
         times = self.measurements + tuple(m for m in new if m.kind == "measured" or not modelled)
         evidence = whole.evidence or other.evidence
-        return whole.fuller(measurements=times, evidence=evidence, plans=whole.plans or other.plans)
+        pruned, price = ("", None) if evidence or whole.verdict else (whole.pruned, whole.price_us)
+        plans = whole.plans or other.plans
+        return whole.fuller(measurements=times, evidence=evidence, plans=plans, pruned=pruned, price_us=price)
 
 
 def _certainty(trial: Trial) -> int:

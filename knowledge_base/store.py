@@ -174,6 +174,8 @@ class Store:
     ) -> None:
         """Stores trials of tasks that are stored, with their candidates, and (within a run) the attempts they were.
 
+        What was pruned was no attempt.
+
         What is known of a trial already stays known (:meth:`Trial.merged`).  ``artifacts``: launch plans and bytecode
         that the trials name, by the SHA-256 of their bytes.
         """
@@ -182,7 +184,7 @@ class Store:
                 _once(connection, CANDIDATES, _candidate_row(candidate, run))
             for trial in trials:
                 _record(connection, trial, run)
-                if run:
+                if run and not trial.pruned:
                     _attempt(connection, trial, run, move, reused)
             for key, content in (artifacts or {}).items():
                 # What is there under this key was damaged if it differs.

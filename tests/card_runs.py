@@ -32,7 +32,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr("evaluator.replay.runner.FreshPython", LentPython)
-    monkeypatch.setattr("agent.loop.task_work.TRIED", 3)
+    monkeypatch.setattr("agent.loop.task_work.LIMIT", 3)
     monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
     monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)
     for module in ("evaluator.timing.clock", "evaluator.replay.confirm", "agent.loop.compose"):

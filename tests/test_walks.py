@@ -31,7 +31,7 @@ def walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Walk:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
-    monkeypatch.setattr("agent.loop.task_work.LOOKED_AT", 2)  # every configuration goes the same way
+    monkeypatch.setattr("agent.loop.task_work.LIMIT", 2)  # every configuration goes the same way
     stops = {*told("From a specification to a stored winner"), *told("From an answer file to the next run")}
     made = Walk(stops)
 

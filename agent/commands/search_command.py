@@ -9,7 +9,7 @@ from typing import Any
 
 from agent import loop
 from agent.console import console, emit, pairs, table, us
-from agent.loop import SearchResult, recorded
+from agent.loop import SearchResult
 from evaluator.plans import Plans
 from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
@@ -65,7 +65,7 @@ def search(
                 candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, seconds=seconds,
                 timer=timer, plans=plans, progress=progress,
             )  # fmt: skip
-    noted = note_of(task, recorded(found.trials), db)
+    noted = note_of(task, found.trials, db)
     usable = found.best is not None
     if as_json:
         emit(_document(found, plans) | {"usable": usable, "recorded": noted == ""})

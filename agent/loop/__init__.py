@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .cluster import Cluster as Cluster
     from .compose import WHOLE as WHOLE
     from .compose import composition as composition
-    from .ranking import recorded as recorded
     from .report import final_table as final_table
     from .rundir import RUNS as RUNS
     from .rundir import RunFolder as RunFolder
@@ -34,7 +33,6 @@ else:
         __name__,
         cluster=["Cluster"],
         compose=["WHOLE", "composition"],
-        ranking=["recorded"],
         report=["final_table"],
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "search"],

@@ -130,7 +130,7 @@ class Assay:
 
     def held_to(self, trial: Trial, bar: float) -> Trial:
         """The trial, pruned where its price says that it can't win against ``bar``."""
-        return trial if over(trial) else trial.fuller(pruned=too_slow(self.price(trial), bar))
+        return trial if over(trial) else priced_out(trial, self.price(trial), bar)
 
     def tried(self, trial: Trial) -> Trial:
         """The trial, compiled and timed."""
@@ -184,11 +184,17 @@ def over(trial: Trial) -> bool:
     return trial.verdict is not None or bool(trial.pruned)
 
 
-def too_slow(price: float, bar: float) -> str:
-    """Why a configuration of this price, in µs, can't win against ``bar``; empty if it can."""
-    if price > PRUNE * bar:
-        return f"an ideal cubin would take {price:.1f} µs by the model, the fastest so far {bar:.1f}"
-    return ""
+def too_slow(price: float, bar: float) -> bool:
+    """Whether a configuration of this price, in µs, can't win against ``bar``."""
+    return price > PRUNE * bar
+
+
+def priced_out(trial: Trial, price: float, bar: float) -> Trial:
+    """The trial, pruned with its price if that is too slow."""
+    if not too_slow(price, bar):
+        return trial
+    why = f"an ideal cubin would take {price:.1f} µs by the model, the fastest so far {bar:.1f}"
+    return trial.fuller(pruned=why, price_us=round(price, 3))
 
 
 def _ideal(kernel: str, chip: Chip) -> CompileEvidence:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from evaluator.timing import MODEL
 from evaluator.trace import read_axes
 from knowledge_base.records import UNSURE, Kind, Measurement, Trial
+
+from .assay import Axes, too_slow
 
 NOISE = 0.98  # a time of one process ÷ one of several: so much faster may be the process alone
 
@@ -33,27 +36,55 @@ def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
     return [trial for _, _, trial in found]
 
 
-def recorded(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials of a search that say something: timed, or refused.  What was pruned was not looked at."""
-    return [t for t in trials if t.time is not None or t.verdict is not None]
-
-
 def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
-    """Whether nothing is left to search by times of this kind.
+    """Whether nothing is left to search by times of this kind.  ``configurations``: how many the file has."""
+    return len(looked_at(trials, kind)) >= configurations and any(trial.timed(kind) for trial in trials)
 
-    ``configurations``: how many the file has.  By measured times a search goes on until all were tried.  By modelled
-    ones it is over once there was one, and not a check of some configuration: it leaves trials that nobody judged.
+
+def looked_at(trials: Sequence[Trial], kind: Kind) -> dict[str, float]:
+    """What a search by times of this kind need not look at again, by :func:`place`: the µs that it takes.
+
+    Infinity for what was refused, fits no SM, or was pruned and would be again.
     """
-    timed = [trial for trial in trials if trial.timed(kind)]
-    if kind == "measured":
-        tried = {repr(sorted(trial.configuration.items())) for trial in decided(trials, kind)}
-        return bool(tried) and len(tried) >= configurations
-    return bool(timed) and (len(trials) >= configurations or any(trial.verdict is None for trial in timed))
+    best = bar(trials, kind)
+    found: dict[str, float] = {}
+    for trial in trials:
+        time = trial.timed(kind)
+        if trial.verdict is not None and not trial.correct:
+            found[place(trial.configuration)] = math.inf
+        elif time is not None:
+            found[place(trial.configuration)] = time.us
+        elif trial.pruned:
+            if trial.price_us is None or too_slow(trial.price_us, best):
+                found[place(trial.configuration)] = math.inf
+        elif trial.standing == "does-not-fit":
+            found[place(trial.configuration)] = math.inf
+    return found
 
 
-def decided(trials: Sequence[Trial], kind: Kind) -> list[Trial]:
-    """Those that have a time of this kind, or were refused."""
-    return [trial for trial in trials if trial.timed(kind) or (trial.verdict is not None and not trial.correct)]
+def place(configuration: Axes) -> str:
+    """A configuration among those of its file."""
+    return repr(sorted(configuration.items()))
+
+
+def leader(trials: Iterable[Trial], kind: Kind) -> Trial | None:
+    """The fastest of what runs; by the model, of what does not spill either."""
+    best, fastest = math.inf, None
+    for trial in trials:
+        time = trial.timed(kind)
+        runs = trial.standing == "ranked" or (trial.standing == "spills" and kind == "measured")
+        if runs and time is not None and time.us < best:
+            best, fastest = time.us, trial
+    return fastest
+
+
+def bar(trials: Iterable[Trial], kind: Kind) -> float:
+    """µs that prices are held to: the leader's time.
+
+    Where the model gives that one more than a clock does, prices are held to it: the model overrates others as well.
+    """
+    first = leader(trials, kind)
+    return math.inf if first is None else max(time.us for k in (kind, MODEL.kind) if (time := first.timed(k)))
 
 
 def span(source: str) -> int:

@@ -1,11 +1,11 @@
 """Configuration search: every configuration of one candidate file, compiled for a chip, timed and ranked.
 
-The axes of the file span a product.  By modelled times, a seeded quasi-random part of one that is larger than the limit
-is looked at (the default, its neighbours along one axis, then Halton points): each configuration is traced, priced, and
-compiled in order of its price (:mod:`.assay`).  By measured times all of it is looked at while the time lasts, in the
-order of a sampler, which chooses a batch at a time (:mod:`.sampling`); others are traced and compiled while one is on
-the GPU, as many as keep the assemblers busy.  What cannot win by its price is not compiled.  Spilling and unlaunchable
-configurations are kept with their reason, behind all others.
+The axes of the file span a product, and all of it is looked at while the time lasts (of one that is larger than POOL a
+seeded quasi-random part).  By modelled times configurations are traced and priced first, for up to half of the time,
+then compiled in order of their price (:mod:`.assay`).  By measured times the order is a sampler's, which chooses a
+batch at a time (:mod:`.sampling`); others are traced and compiled while one is on the GPU, as many as keep the
+assemblers busy.  What cannot win by its price is not compiled.  Spilling and unlaunchable configurations are kept with
+their reason, behind all others.  A search that is given what an earlier one found goes on where that ended.
 
 What comes out is a trial of each configuration, with a modelled time, and with the timer's where that is another kind;
 those are ranked by the timer's.  It says nothing about right or wrong: that is the judge's.
@@ -14,8 +14,9 @@ those are ranked by the timer's.  It says nothing about right or wrong: that is 
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -31,18 +32,18 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import STANDINGS, Candidate, Kind, Trial, Verdict
 from knowledge_base.snf.task import Task
 
-from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, too_slow
+from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, priced_out, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
-from .ranking import decided
+from .ranking import bar, leader, looked_at, place
 from .sampling import Sampler
 
-LIMIT = 64  # configurations looked at unless told, by modelled times
 # By measured times a file is given up once so many of it are known and the best is so much slower than another file's.
 ENOUGH, HOPEFUL = 60, 1.15
-CHUNK = 4  # compiled between two looks at the best time, times the jobs
+TRACING = 0.5  # of the time that is left may go to tracing and pricing before anything more is compiled
 TRACES_PER_CHILD = 32
-POOL = 4096  # configurations that a sampler chooses from: all of any space that people write
+TOGETHER = 4  # neighbours in a list of configurations, which differ in hints if in anything: traced together, for less
+POOL = 4096  # configurations that are looked at at most: all of any space that people write
 MOST_TRACED = 3  # times as many as are to be tried, where many are pruned
 # Configurations under way at once: with more a sampler chooses while it knows less.  The second where assemblers idle.
 FEW, MOST = 8, 24
@@ -101,15 +102,15 @@ def search(
 
     Ranked ones without a time of it stand behind those that have one.
 
-    limit: configurations looked at, or by measured times tried; by default LIMIT, or all.
+    limit: configurations looked at, or by measured times tried; by default all.
     assemblers: that several searches share; else this one has its own, by default one for each processor.  jobs: of
     them, for the kernels of a chunk.  elsewhere: other machines that measure, too.
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
-    known: trials of the candidate at these sizes, of an earlier search by measured times, which this one goes on with.
+    known: trials of the candidate at these sizes, of earlier searches, with which this one goes on.
     against: µs of the task's best kernel so far; a file that stays far from it is given up.
     plans: what is traced is put there.
-    seconds: no compilation is begun later than this (what is left is pruned); the first chunk always is.
+    seconds: no compilation is begun later than this; the first always is.
     Raises EnvironmentLacks without the toolchain; what is wrong with the candidate is in the trials, and where that is
     the file as a whole, in its default configuration's.
     """
@@ -120,24 +121,24 @@ def search(
         return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
     total = math.prod(len(values) for values in axes.values())
     measures = timer.kind == "measured"
-    limit = limit or (POOL if measures else LIMIT)
-    chosen = list(configurations(axes, max(limit, POOL) if measures else limit, first, seed))
-    warm = len(listed(first, axes))
+    done = looked_at(known, timer.kind)
+    chosen = list(configurations(axes, POOL if measures else min(POOL, (limit or POOL) + len(done)), first, seed))
+    took = {i: done[place(one)] for i, one in enumerate(chosen) if place(one) in done}
+    warm = len(listed(first, axes)) + 1  # behind those is the default
+    expected = min(limit or POOL, len(chosen) - len(took))
     deadline = math.inf if seconds is None else started + seconds
-    took = _took(chosen, known, timer.kind) if measures else {}
-    expected = min(limit, len(chosen) - len(took))
     assemblers = assemblers or Assemblers(jobs or cores())
     plans = Plans() if plans is None else plans
     assay = Assay(candidate, task, chip, assemblers, cache, timer, plans)
     run = _Search(assay, assemblers, jobs or assemblers.count, elsewhere, progress, expected, deadline, against)
+    run.held_to(*known)
     verdict: Verdict | None = None
     try:
         if measures:
-            for trial in decided(known, timer.kind):
-                run.fastest(trial)
-            run.sample(chosen, Sampler(chosen, warm + 1, seed, took))  # behind the warm ones is the default
+            run.sample(chosen, Sampler(chosen, warm, seed, took))
         else:
-            run.go(run.traced(chosen), warm)
+            new = [(i, one) for i, one in enumerate(chosen) if i not in took][:expected]
+            run.go([one for _, one in new], sum(i < warm for i, _ in new), seed)
     except (UserError, RunStopped):  # this machine lacks something, or the caller has seen enough
         raise
     except Exception as error:
@@ -151,7 +152,7 @@ def search(
         kind=timer.kind,
         trials=tuple(sorted(run.trials, key=lambda trial: _order(trial, timer.kind))),
         total=total,
-        left_out=total - len(run.trials) - len(took) if measures else total - len(chosen),
+        left_out=total - len(run.trials) - len(took),
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
     )
@@ -171,27 +172,27 @@ class _Search:
         self.progress, self.expected, self.deadline, self.against = progress, expected, deadline, against
         self.kind = assay.timer.kind
         self.trials: list[Trial] = []
-        self.best = math.inf  # µs by the timer
+        self.fastest: Trial | None = None
         self.bar = math.inf  # what prices are held to
         self.begun = False
         self.under_way = 0  # configurations, on this machine
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
-        self.fastest(trial)
+        self.held_to(trial)
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
 
-    def fastest(self, trial: Trial) -> None:
-        """Notes the trial's time if it runs and is the best so far; by the model, none that spills.
+    def held_to(self, *trials: Trial) -> None:
+        """Prices are held to the fastest of these, too."""
+        self.fastest = leader((*trials, *((self.fastest,) if self.fastest else ())), self.kind)
+        self.bar = bar((self.fastest,), self.kind) if self.fastest else math.inf
 
-        Where the model gives it more than a clock does, prices are held to that: the model overrates others as well.
-        """
-        time, modelled = trial.timed(self.kind), trial.timed(MODEL.kind)
-        runs = trial.standing == "ranked" or (trial.standing == "spills" and self.kind == "measured")
-        if runs and time is not None and time.us < self.best:
-            self.best = time.us
-            self.bar = max(time.us, modelled.us if modelled is not None else 0.0)
+    @property
+    def best(self) -> float:
+        """µs by the timer."""
+        time = self.fastest.timed(self.kind) if self.fastest else None
+        return time.us if time else math.inf
 
     @property
     def late(self) -> bool:
@@ -200,19 +201,46 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------ by the model
 
-    def traced(self, chosen: Sequence[Axes]) -> list[Trial]:
-        """A trial for each configuration, several children at once."""
-        batches = [chosen[i : i + TRACES_PER_CHILD] for i in range(0, len(chosen), TRACES_PER_CHILD)]
-        with ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(batches)))) as pool:
-            return [trial for part in pool.map(self.assay.traced, batches) for trial in part]
+    def go(self, chosen: Sequence[Axes], warm: int, seed: int) -> None:
+        """Traces, prices, compiles and models while the time lasts, the first ``warm`` configurations before others.
 
-    def go(self, trials: Sequence[Trial], warm: int) -> None:
-        """Prices, prunes, compiles and models; the first ``warm`` configurations go first.
+        Where tracing ends before it has seen all, what it saw is compiled, then it goes on.
+        """
+        rest = [*chosen[:warm], *_dealt(chosen[warm:], seed)]
+        while rest and not self.late:
+            now = time.monotonic()
+            traced, rest = self.traced(rest, now + TRACING * (self.deadline - now))
+            self.compiled(self.priced(traced, warm))
+
+    def traced(self, chosen: Sequence[Axes], until: float) -> tuple[list[Trial], list[Axes]]:
+        """A trial for each, several children at once, and what was not begun by then; the first batch always is."""
+        batches = [chosen[i : i + TRACES_PER_CHILD] for i in range(0, len(chosen), TRACES_PER_CHILD)]
+
+        def in_time(number: int) -> list[Trial] | None:
+            return self.assay.traced(batches[number]) if not number or time.monotonic() < until else None
+
+        made: list[Trial] = []
+        left: list[Axes] = []
+        pool = ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(batches))), thread_name_prefix="tracing")
+        try:
+            for batch, trials in zip(batches, pool.map(in_time, range(len(batches))), strict=True):
+                if trials is None:
+                    left += batch
+                    continue
+                made += trials
+                if self.progress:
+                    self.progress(len(self.trials), self.expected, trials[-1])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return made, left
+
+    def priced(self, trials: Sequence[Trial], warm: int) -> deque[tuple[float, Trial]]:
+        """Those that may be compiled, in order, with their prices; the first ``warm`` go first.
 
         Of configurations that cost the same before they are compiled, the second waits for the first of the others:
         what the price can't tell apart (an order of tiles) is rarely told apart by the cubin.
         """
-        priced: list[tuple[int, float, int, Trial]] = []
+        found: list[tuple[int, float, int, Trial]] = []
         turns: dict[float, int] = {}
         for i, trial in enumerate(trials):
             if over(trial):
@@ -220,23 +248,33 @@ class _Search:
                 continue
             price = self.assay.price(trial)
             turns[price] = turns.get(price, 0) + 1
-            priced.append((0 if i < warm else turns[price], price, i, trial))
-        priced.sort(key=lambda p: p[:3])
-        while priced:
-            chunk: list[Trial] = []
-            while priced and len(chunk) < CHUNK * self.jobs:
-                _, price, _, trial = priced.pop(0)
-                why = too_slow(price, self.bar)
-                if not why and self.late:
-                    why = "the time allowed for the search was over"
-                if why:
-                    self.decide(trial.fuller(pruned=why))
-                else:
-                    chunk.append(trial)
-            self.begun = True
-            self.assay.compile(chunk)
-            for trial in chunk:
-                self.decide(self.assay.timed(trial))
+            found.append((0 if i < warm else turns[price], price, i, trial))
+        found.sort(key=lambda one: one[:3])
+        return deque((price, trial) for _, price, _, trial in found)
+
+    def compiled(self, priced: deque[tuple[float, Trial]]) -> None:
+        """Compiles and models in this order, as many at once as there are assemblers, while the time lasts."""
+        under_way: set[Future[Trial]] = set()
+        pool = ThreadPoolExecutor(max_workers=self.jobs, thread_name_prefix="search")
+        try:
+            while True:
+                while priced and len(under_way) < self.jobs and not self.late:
+                    price, trial = priced.popleft()
+                    if too_slow(price, self.bar):
+                        self.decide(priced_out(trial, price, self.bar))
+                    else:
+                        under_way.add(pool.submit(self.assay.tried, trial))
+                        self.begun = True
+                if not under_way:
+                    break
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for one in done:
+                    self.decide(one.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for price, trial in priced:  # there was no time for: some need none
+            if too_slow(price, self.bar):
+                self.decide(priced_out(trial, price, self.bar))
 
     # ------------------------------------------------------------------------------------------------ by a clock
 
@@ -305,15 +343,11 @@ class _Search:
         return [self.assay.tried(trial)]
 
 
-def _took(chosen: Sequence[Axes], known: Sequence[Trial], kind: Kind) -> dict[int, float]:
-    """What is known of the chosen ones, by place: µs, or infinity for one that was refused."""
-    places = {repr(sorted(axes.items())): place for place, axes in enumerate(chosen)}
-    took: dict[int, float] = {}
-    for trial in decided(known, kind):
-        place, time = places.get(repr(sorted(trial.configuration.items()))), trial.timed(kind)
-        if place is not None:
-            took[place] = math.inf if time is None or (trial.verdict is not None and not trial.correct) else time.us
-    return took
+def _dealt(chosen: Sequence[Axes], seed: int) -> list[Axes]:
+    """The same in an order that is even over the space, though it is cut short; neighbours stay together."""
+    together = [chosen[i : i + TOGETHER] for i in range(0, len(chosen), TOGETHER)]
+    random.Random(seed).shuffle(together)
+    return [one for some in together for one in some]
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:

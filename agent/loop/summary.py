@@ -17,9 +17,10 @@ from .model_use import ModelUse
 
 @dataclass(frozen=True)
 class Effort:
-    """searched of configurations: how many of the AXES' combinations of the winner's file have a trial.
+    """searched of configurations: how many of the AXES' combinations of the winner's file were compiled.
 
-    of_all, span: the same of all the task's files.  reused: all was known already.
+    of_all, span: the same of all the task's files.  pruned: not compiled, as they could not win.  new: compiled or
+    pruned by this run.  The rest was not looked at.  reused: all was known already.
     """
 
     searched: int = 0
@@ -27,6 +28,8 @@ class Effort:
     files: int = 0
     of_all: int = 0
     span: int = 0
+    pruned: int = 0
+    new: int = 0
     seconds: float = 0.0
     reused: bool = False
 

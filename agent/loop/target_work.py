@@ -51,7 +51,7 @@ PLAN = "v2"  # fused; the naive plan is recorded beside it
 PLANS = ("v1", "v2")
 # That searching may take unless told, by the kind of its times: keeps a block's first run on two cores below 2 minutes,
 # and lets 16 cores and a GPU try all configurations of one.
-SEARCH_SECONDS: dict[Kind, float] = {"modelled": 25.0, "measured": 120.0}
+SEARCH_SECONDS: dict[Kind, float] = {"modelled": 40.0, "measured": 120.0}
 ROUNDS, MODEL_ROUNDS = 2, 8  # of proposals for a task; a language model learns from what became of its answers
 LEAST_SHARE = 0.5  # of an even part, that the smallest task may use of a model's budget
 PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
@@ -371,10 +371,14 @@ def _notes(
             notes.append(f"The language model gave no kernel ({asked.failure}).")
     if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
-    searched, files = sum(r.effort.of_all for r in results), sum(r.effort.files for r in results)
-    if searched:
-        of = f"of {count(sum(r.effort.span for r in results), 'configuration')} of {count(files, 'file')}"
-        notes.append(f"{searched} {of} compiled (--search-seconds {_search_seconds(options, kind):g}).")
+    done = [r.effort for r in results]
+    compiled, span, pruned = (sum(getattr(e, name) for e in done) for name in ("of_all", "span", "pruned"))
+    if compiled:
+        of = f"{compiled} of {count(span, 'configuration')} of {count(sum(e.files for e in done), 'file')} compiled"
+        rest = (
+            f"{pruned} ruled out, {span - compiled - pruned} left (--search-seconds {_search_seconds(options, kind):g})"
+        )
+        notes.append(f"{of}, {rest}; {sum(e.new for e in done)} looked at by this run.")
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)

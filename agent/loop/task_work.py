@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from agent.console import count, us
@@ -23,13 +24,11 @@ from knowledge_base.store import Store
 
 from .conclude import keep
 from .context import RunContext, RunStopped
-from .ranking import decided, rank, recorded, searched, span
+from .ranking import looked_at, rank, searched, span
 from .searching import search
 from .summary import Effort, TaskResult
 
-LOOKED_AT = 40  # configurations of a candidate that are traced and priced; few of them are compiled
-LOOKS_A_SECOND = 12.0  # configurations traced and priced on one core; what a short budget has time for
-TRIED: int | None = None  # of those that are measured, where there is a GPU: all, while the time lasts
+LIMIT: int | None = None  # configurations of a candidate that are looked at: all, while the time lasts
 KNOWN = 3  # candidates of the knowledge base that a task starts from
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
@@ -45,6 +44,16 @@ def known_trials(store: Store, task: Task, chip: Chip, run: str = "") -> tuple[T
     return tuple(store.best(task.identity, chip.name, limit=KNOWN, run=run))
 
 
+@dataclass(frozen=True)
+class Searched:
+    """How many of a file's configurations are compiled, and pruned; how many of both are new; how many there are."""
+
+    compiled: int
+    pruned: int
+    new: int
+    configurations: int
+
+
 class TaskWork:
     """A task under way.  ``label`` is what people see; ``calls`` how often the target calls it.
 
@@ -57,7 +66,7 @@ class TaskWork:
         # For all candidates of a round.  What is measured waits for the GPU most of the time: there all search at once.
         by_share = max(SHORTEST, share * context.search_seconds * context.cores)
         self.seconds = by_share if context.timer.kind == "modelled" else context.search_seconds
-        self.searched: dict[str, tuple[int, int]] = {}  # by candidate: configurations compiled, of how many
+        self.searched: dict[str, Searched] = {}  # by candidate
         self.known: tuple[Trial, ...] = ()  # of earlier runs, best first
         self.tried: list[Trial] = []  # what became of this run's candidates, oldest first
         self.judged = False  # a judgement was begun
@@ -97,9 +106,10 @@ class TaskWork:
         """What the run's end kept from this task."""
         if self.rejected:
             return "stopped before a correct kernel was found"
-        searched, configurations = self.effort()
-        if searched:
-            return f"stopped with {searched} of {configurations} configurations searched and none judged"
+        compiled = sum(one.compiled for one in self.searched.values())
+        if compiled:
+            span = sum(one.configurations for one in self.searched.values())
+            return f"stopped with {compiled} of {span} configurations searched and none judged"
         return "stopped before anything was searched"
 
     # ------------------------------------------------------------------------------------------------ candidates
@@ -153,14 +163,16 @@ class TaskWork:
         """The candidate's configurations: as they are known, else searched now and recorded."""
         context, kind, configurations = self.context, self.context.timer.kind, span(candidate.source)
         trials = self.stored(candidate)
-        if not searched(trials, kind, configurations if TRIED is None else min(TRIED, configurations)):
+        before = len(trials)
+        if not searched(trials, kind, configurations if LIMIT is None else min(LIMIT, configurations)):
             self.promising += [trial.configuration for trial in rank(trials, kind)[:1]]  # of an earlier run, or a check
             found = self.search(candidate, trials, seconds)
             self.fresh |= bool(found)
             context.store.record(found, run=context.run, move="search")
             trials = self.stored(candidate)
         ranked = rank(trials, kind)
-        self.searched[candidate.digest] = len(trials), configurations
+        pruned = sum(bool(trial.pruned) for trial in trials)
+        self.searched[candidate.digest] = Searched(len(trials) - pruned, pruned, len(trials) - before, configurations)
         for trial in ranked[:1]:
             self.promising.append(trial.configuration)
             self.fastest = min(self.fastest, self.time(trial).us)
@@ -186,9 +198,7 @@ class TaskWork:
 
         known = context.store.best(self.task.identity, context.chip.name, limit=1)
         first = [*self.promising, *(trial.configuration for trial in known)]
-        limit = None if TRIED is None else max(1, TRIED - len(decided(before, "measured")))
-        if context.timer.kind == "modelled":
-            limit = LOOKED_AT if context.deadline is None else max(1, int(min(LOOKED_AT, LOOKS_A_SECOND * seconds)))
+        limit = None if LIMIT is None else max(1, LIMIT - len(looked_at(before, context.timer.kind)))
         found = search(
             candidate,
             self.task,
@@ -206,7 +216,7 @@ class TaskWork:
             plans=context.plans,
             progress=progress,
         )
-        return recorded(found.trials)
+        return list(found.trials)
 
     # ------------------------------------------------------------------------------------------------ judging
 
@@ -330,24 +340,21 @@ class TaskWork:
             folder = keep(self.context, self.task, self.special)
         return self.result("correct", "", start, self.special or self.general, folder)
 
-    def effort(self) -> tuple[int, int]:
-        """(configurations compiled, configurations there are) of all candidates."""
-        counts = self.searched.values()
-        return sum(searched for searched, _ in counts), sum(configurations for _, configurations in counts)
-
     def result(
         self, status: str, message: str, start: float, trial: Trial | None = None, folder: str = ""
     ) -> TaskResult:
-        of_all, span = self.effort()
-        searched, configurations = (of_all, span) if trial is None else self.searched[trial.candidate.digest]
+        of_all = self.searched.values()
+        of_winner = of_all if trial is None else [self.searched[trial.candidate.digest]]
         effort = Effort(
-            searched,
-            configurations,
-            len(self.searched),
-            of_all,
-            span,
-            round(time.monotonic() - start, 3),
-            not self.fresh,
+            searched=sum(one.compiled for one in of_winner),
+            configurations=sum(one.configurations for one in of_winner),
+            files=len(of_all),
+            of_all=sum(one.compiled for one in of_all),
+            span=sum(one.configurations for one in of_all),
+            pruned=sum(one.pruned for one in of_all),
+            new=sum(one.new for one in of_all),
+            seconds=round(time.monotonic() - start, 3),
+            reused=not self.fresh,
         )
         return TaskResult(
             label=self.label,

@@ -77,7 +77,7 @@ def repairs(name: str, folder: Path) -> tuple[Verdict, int]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request in a round: a fault, then its repairs.  Few configurations: none of them is what is tested here."""
     monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
-    monkeypatch.setattr(task_work, "TRIED", 4)
+    monkeypatch.setattr(task_work, "LIMIT", 4)
 
 
 def test_each_class_has_a_fault_or_a_reason_why_it_has_none() -> None:

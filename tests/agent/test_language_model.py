@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request in a round, so that answers come in order; several at once are test_policy's."""
     monkeypatch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
-    monkeypatch.setattr(task_work, "TRIED", 2)  # configurations: none of them is what is tested here
+    monkeypatch.setattr(task_work, "LIMIT", 2)  # configurations: none of them is what is tested here
 
 
 # ---------------------------------------------------------------------------------------------------- answers

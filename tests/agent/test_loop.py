@@ -36,8 +36,10 @@ y = Softmax(ReLU(x))
 CHIP = CHIPS["h200"]
 
 
-def go(name: str, folder: Path, timer: Timer = MODEL, text: str = SNF, rounds: int = 2) -> RunSummary:
-    options = RunOptions("target", seed=1, jobs=1, rounds=rounds)
+def go(
+    name: str, folder: Path, timer: Timer = MODEL, text: str = SNF, rounds: int = 2, search_seconds: float | None = None
+) -> RunSummary:
+    options = RunOptions("target", seed=1, jobs=1, rounds=rounds, search_seconds=search_seconds)
     record = RunRecord(name, "target", "h200", "cpu", "synthesizer", "running")
     with Store.open(str(folder / "kb.db")) as store:
         store.start_run(record)
@@ -216,6 +218,25 @@ def test_the_next_run_is_told_what_is_known_and_tries_no_less(
     assert second.tasks[0].over == "the sheets are out"
     assert won(second).key == won(first).key
     assert second.tasks[0].effort.reused
+
+
+def test_the_next_run_goes_on_with_the_configurations_that_are_left(
+    tmp_path: Path, scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.loop.task_work.LIMIT", None)
+    monkeypatch.setattr("agent.loop.task_work.SHORTEST", 0.0)
+    scripted([kernel(4, 512, 256, 128)])
+    runs = [go(name, tmp_path, text=ADD, search_seconds=0.0) for name in ("first", "second", "third", "fourth")]
+    efforts = [one.tasks[0].effort for one in runs]
+    assert efforts[0].searched + efforts[0].pruned < efforts[0].span
+    assert [one.searched + one.pruned for one in efforts] == list(itertools.accumulate(one.new for one in efforts))
+    assert efforts[-1].searched + efforts[-1].pruned == efforts[-1].span
+    assert (efforts[-1].new, efforts[-1].reused) == (0, True)
+    times = [one.tasks[0].time for one in runs]
+    assert all(times)
+    assert times == sorted(times, key=lambda time: -time.us if time else 0.0)
+    assert f"ruled out, {efforts[0].span - efforts[0].searched - efforts[0].pruned} left" in runs[0].notes[-1]
+    assert runs[-1].notes[-1].endswith("0 left (--search-seconds 0); 0 looked at by this run.")
 
 
 def test_a_run_starts_from_a_file_that_was_checked(

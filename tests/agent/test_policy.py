@@ -213,7 +213,7 @@ def test_experience_is_added_up() -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(task_work, "TRIED", 2)  # configurations: none of them is what is tested here
+    monkeypatch.setattr(task_work, "LIMIT", 2)  # configurations: none of them is what is tested here
 
 
 def test_two_are_asked_at_once_and_what_was_asked_is_kept(tmp_path: Path) -> None:

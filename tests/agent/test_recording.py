@@ -12,7 +12,7 @@ from model_runs import ADD, BROKEN, KEY, RIGHT, WRONG, block
 from model_server import Answer, Asked, Fail, ModelServer, error
 
 from agent.cli import invoke
-from agent.loop import searching, task_work
+from agent.loop import task_work
 from agent.proposers.language_model import model_proposer
 from agent.proposers.language_model.policy import Step
 from agent.proposers.language_model.recording import Replay, difference, read_recording
@@ -64,7 +64,7 @@ def alone(patch: pytest.MonkeyPatch) -> None:
     no_model(patch)
     patch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
     patch.setattr(model_proposer, "IN_A_ROUND", 1)
-    patch.setattr(task_work, "LOOKED_AT", 2)
+    patch.setattr(task_work, "LIMIT", 2)
 
 
 def run(*arguments: str) -> int:
@@ -286,8 +286,7 @@ def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
     """The README's example; with less time for the synthesizer's search."""
     monkeypatch.chdir(tmp_path)
     no_model(monkeypatch)
-    monkeypatch.setattr(searching, "CHUNK", 1)
-    monkeypatch.setattr(task_work, "LOOKED_AT", 4)
+    monkeypatch.setattr(task_work, "LIMIT", 4)
     assert invoke(["run", "--replay", "gpt2-block", "--search-seconds", "2"]) == 0
     ((record, calls),) = runs()
     rejected = {

@@ -104,7 +104,7 @@ def test_a_kernel_that_turns_wrong_in_a_fresh_process_is_no_winner(
 def test_what_was_judged_without_a_gpu_is_judged_again_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.loop.task_work.TRIED", 1)
+    monkeypatch.setattr("agent.loop.task_work.LIMIT", 1)
     (task,) = decompose(parse(SMALL, "target"), "v2").tasks
     plans, chip = Plans(), CHIPS["h200"]
     with JudgeProcess() as judges, Store.open(str(tmp_path / "kb.db")) as store:

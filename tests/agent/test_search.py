@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from agent.loop import assay, searching
+from agent.loop import assay
+from agent.loop.ranking import place, searched
 from agent.loop.searching import SearchResult, search
 from evaluator.compile import Cache
 from evaluator.plans import Plans
@@ -154,7 +155,8 @@ def launch(stream, x, w, b, y, *, TM=64, TN=64):
 def test_progress_hears_of_every_row(task, cache):
     heard = []
     found = search(candidate(task), task, CHIP, cache=cache, progress=lambda done, of, row: heard.append((done, of)))
-    assert heard == [(i + 1, 24) for i in range(len(found.trials))]
+    assert [one for one in heard if one[0]] == [(i + 1, 24) for i in range(len(found.trials))]
+    assert heard[0] == (0, 24)  # so that a search can be stopped while it traces
 
 
 def test_a_warm_start_is_looked_at_first(task, cache):
@@ -174,9 +176,40 @@ def test_a_warm_start_is_looked_at_first(task, cache):
 
 def test_after_its_time_a_search_compiles_no_more_but_has_an_answer(task, cache):
     found = search(candidate(task), task, CHIP, cache=cache, seconds=0.0, jobs=1)
-    assert found.counts()["ranked"] == searching.CHUNK
-    assert any("time allowed" in row.reason for row in found.trials)
+    assert found.counts()["ranked"] == 1
     assert found.best
+    assert found.left_out == 24 - len(found.trials) > 0
+
+
+def test_a_search_goes_on_where_another_ended_and_is_over_once_all_was_looked_at(task, cache, result):
+    trials = []
+    for _ in range(24):
+        found = search(candidate(task), task, CHIP, cache=cache, known=trials, seconds=0.0, jobs=1)
+        new = {place(trial.configuration) for trial in found.trials}
+        assert not new & {place(trial.configuration) for trial in trials}  # none is looked at again
+        trials += found.trials
+        assert found.left_out == 24 - len(trials)
+        if searched(trials, "modelled", 24):
+            break
+    assert len(trials) == 24
+    assert min(trial.time for trial in trials if trial.time) == result.best.time
+    nothing = search(candidate(task), task, CHIP, cache=cache, known=trials)
+    assert (nothing.trials, nothing.left_out) == ((), 0)
+
+
+def test_what_was_priced_out_is_looked_at_again_where_the_bar_is_higher(task, cache, result, monkeypatch):
+    """By another kind of time, say, or as what it was held to was judged to be wrong."""
+    with monkeypatch.context() as strict:
+        strict.setattr(assay, "PRUNE", 0.0)
+        few = search(candidate(task), task, CHIP, cache=cache, jobs=1)
+        assert few.counts()["ranked"] == 1
+        assert searched(few.trials, "modelled", 24)
+    known = [row for row in few.trials if row.standing == "pruned"]
+    assert all(row.price_us for row in known)
+    assert not searched(few.trials, "modelled", 24)
+    found = search(candidate(task), task, CHIP, cache=cache, known=known)
+    assert len(found.trials) == 24  # the refused ones were not among the known
+    assert found.best.time == result.best.time
 
 
 def test_a_file_that_breaks_the_contract_is_a_verdict_not_an_exception(task):
