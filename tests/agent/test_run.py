@@ -103,8 +103,8 @@ def test_the_run_folder_holds_what_happened(ran: Any) -> None:
 def test_a_later_run_starts_from_what_is_known_and_counts_nothing_twice(ran: Any) -> None:
     folder, runs = ran
     known = min(document["total_us"] for _, document, _ in runs)
-    for _ in range(3):
-        # On a busy machine the two runs searched different parts: then the best of both is judged first.
+    for _ in range(6):
+        # A busy machine leaves configurations for later runs, the best of which may be another.
         before = counts(folder)
         code, document, _ = finish(agent(folder, "run", "--target", "my.snf", "--gpu", "b200", "--json"))
         assert code == 0
