@@ -42,28 +42,28 @@ def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
 
 
 def looked_at(trials: Sequence[Trial], kind: Kind) -> dict[str, float]:
-    """What a search by times of this kind need not look at again, by :func:`place`: the µs that it takes.
+    """What a search by times of this kind need not look at again, by :func:`in_file`: the µs that it takes.
 
     Infinity for what was refused, fits no SM, or was pruned and would be again.
     """
-    best = bar(trials, kind)
+    held_to = bar(leader(trials, kind), kind)
     found: dict[str, float] = {}
     for trial in trials:
         time = trial.timed(kind)
         if trial.verdict is not None and not trial.correct:
-            found[place(trial.configuration)] = math.inf
+            found[in_file(trial.configuration)] = math.inf
         elif time is not None:
-            found[place(trial.configuration)] = time.us
+            found[in_file(trial.configuration)] = time.us
         elif trial.pruned:
-            if trial.price_us is None or too_slow(trial.price_us, best):
-                found[place(trial.configuration)] = math.inf
+            if trial.price_us is None or too_slow(trial.price_us, held_to):
+                found[in_file(trial.configuration)] = math.inf
         elif trial.standing == "does-not-fit":
-            found[place(trial.configuration)] = math.inf
+            found[in_file(trial.configuration)] = math.inf
     return found
 
 
-def place(configuration: Axes) -> str:
-    """A configuration among those of its file."""
+def in_file(configuration: Axes) -> str:
+    """What tells a configuration from the others of its file."""
     return repr(sorted(configuration.items()))
 
 
@@ -78,12 +78,11 @@ def leader(trials: Iterable[Trial], kind: Kind) -> Trial | None:
     return fastest
 
 
-def bar(trials: Iterable[Trial], kind: Kind) -> float:
-    """µs that prices are held to: the leader's time.
+def bar(first: Trial | None, kind: Kind) -> float:
+    """µs that prices are held to: the time of the leader, ``first``; infinity where there is none.
 
     Where the model gives that one more than a clock does, prices are held to it: the model overrates others as well.
     """
-    first = leader(trials, kind)
     return math.inf if first is None else max(time.us for k in (kind, MODEL.kind) if (time := first.timed(k)))
 
 

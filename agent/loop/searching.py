@@ -35,7 +35,7 @@ from knowledge_base.snf.task import Task
 from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, priced_out, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
-from .ranking import bar, leader, looked_at, place
+from .ranking import bar, in_file, leader, looked_at
 from .sampling import Sampler
 
 # By measured times a file is given up once so many of it are known and the best is so much slower than another file's.
@@ -103,8 +103,9 @@ def search(
     Ranked ones without a time of it stand behind those that have one.
 
     limit: configurations looked at, or by measured times tried; by default all.
-    assemblers: that several searches share; else this one has its own, by default one for each processor.  jobs: of
-    them, for the kernels of a chunk.  elsewhere: other machines that measure, too.
+    assemblers: that several searches share; else this one has its own, by default one for each processor.  jobs: by
+    modelled times, how many children trace at once, then how many configurations are compiled at once; by default as
+    many as there are assemblers.  elsewhere: other machines that measure, too.
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
     known: trials of the candidate at these sizes, of earlier searches, with which this one goes on.
@@ -123,7 +124,7 @@ def search(
     measures = timer.kind == "measured"
     done = looked_at(known, timer.kind)
     chosen = list(configurations(axes, POOL if measures else min(POOL, (limit or POOL) + len(done)), first, seed))
-    took = {i: done[place(one)] for i, one in enumerate(chosen) if place(one) in done}
+    took = {i: done[in_file(one)] for i, one in enumerate(chosen) if in_file(one) in done}
     warm = len(listed(first, axes)) + 1  # behind those is the default
     expected = min(limit or POOL, len(chosen) - len(took))
     deadline = math.inf if seconds is None else started + seconds
@@ -131,7 +132,7 @@ def search(
     plans = Plans() if plans is None else plans
     assay = Assay(candidate, task, chip, assemblers, cache, timer, plans)
     run = _Search(assay, assemblers, jobs or assemblers.count, elsewhere, progress, expected, deadline, against)
-    run.held_to(*known)
+    run.lower_bar(known)
     verdict: Verdict | None = None
     try:
         if measures:
@@ -179,14 +180,15 @@ class _Search:
 
     def decide(self, trial: Trial) -> None:
         self.trials.append(trial)
-        self.held_to(trial)
+        self.lower_bar([trial])
         if self.progress:
             self.progress(len(self.trials), self.expected, trial)
 
-    def held_to(self, *trials: Trial) -> None:
+    def lower_bar(self, trials: Sequence[Trial]) -> None:
         """Prices are held to the fastest of these, too."""
-        self.fastest = leader((*trials, *((self.fastest,) if self.fastest else ())), self.kind)
-        self.bar = bar((self.fastest,), self.kind) if self.fastest else math.inf
+        known = [self.fastest] if self.fastest else []
+        self.fastest = leader([*known, *trials], self.kind)
+        self.bar = bar(self.fastest, self.kind)
 
     @property
     def best(self) -> float:
@@ -211,6 +213,7 @@ class _Search:
             now = time.monotonic()
             traced, rest = self.traced(rest, now + TRACING * (self.deadline - now))
             self.compiled(self.priced(traced, warm))
+            warm = 0
 
     def traced(self, chosen: Sequence[Axes], until: float) -> tuple[list[Trial], list[Axes]]:
         """A trial for each, several children at once, and what was not begun by then; the first batch always is."""

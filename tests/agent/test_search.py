@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from agent.loop import assay
-from agent.loop.ranking import place, searched
+from agent.loop.ranking import in_file, searched
 from agent.loop.searching import SearchResult, search
 from evaluator.compile import Cache
 from evaluator.plans import Plans
@@ -185,8 +185,8 @@ def test_a_search_goes_on_where_another_ended_and_is_over_once_all_was_looked_at
     trials = []
     for _ in range(24):
         found = search(candidate(task), task, CHIP, cache=cache, known=trials, seconds=0.0, jobs=1)
-        new = {place(trial.configuration) for trial in found.trials}
-        assert not new & {place(trial.configuration) for trial in trials}  # none is looked at again
+        new = {in_file(trial.configuration) for trial in found.trials}
+        assert not new & {in_file(trial.configuration) for trial in trials}  # none is looked at again
         trials += found.trials
         assert found.left_out == 24 - len(trials)
         if searched(trials, "modelled", 24):
