@@ -28,6 +28,7 @@ _FREE = frozenset({
 })  # fmt: skip
 _LOADS = frozenset({"load_view_tko", "load_ptr_tko"})
 _STORES = frozenset({"store_view_tko", "store_ptr_tko", "atomic_red_view_tko", "atomic_rmw_tko", "atomic_cas_tko"})
+_REDUCES = frozenset({"reduce", "scan"})
 _MMA = frozenset({"mmaf", "mmai", "mmaf_scaled"})
 _BITS = {"i1": 8, "tf32": 32, "i4": 4, "f4E2M1FN": 4}
 
@@ -41,7 +42,9 @@ class Totals:
 
     flops: by operand type of the mma; loads and stores: bytes by the index of the kernel's parameter (-1: unknown).
     phases: how often a loop that loads is entered, plus one: each waits for its first tile.  steps: trips of loops that
-    hold an mma.  step_bytes: bytes that the largest single trip (or the straight code) loads.
+    hold an mma, mmas: what they run of them; trips: of loops that load and hold none.  reduces: reductions and scans.
+    step_lanes, step_special: the part of lanes and special in those steps.  step_bytes: bytes that the largest single
+    trip (or the straight code) loads.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -51,6 +54,11 @@ class Totals:
     stores: Counter[int] = field(default_factory=Counter)
     phases: float = 1.0
     steps: float = 0.0
+    mmas: float = 0.0
+    trips: float = 0.0
+    reduces: float = 0.0
+    step_lanes: float = 0.0
+    step_special: float = 0.0
     step_bytes: float = 0.0
 
     def add(self, other: Totals, weight: float) -> None:
@@ -61,6 +69,7 @@ class Totals:
             self.flops[kind] += count * weight  # type: ignore[assignment]
         self.lanes += other.lanes * weight
         self.special += other.special * weight
+        self.reduces += other.reduces * weight
 
 
 def element_bytes(elem: ir.Elem) -> float:
@@ -151,6 +160,7 @@ class Counts:
             self._memory(op, into)
             return
         size = max((_elements(t) for t in (*op.operand_types, *op.result_types)), default=0)
+        into.reduces += name in _REDUCES
         approximate = op.attrs.get("rounding") == "approx" or op.attrs.get("flush_to_zero")
         lanes, special = (_COST_APPROX if approximate else _COST).get(name) or _COST.get(name, (1, 0))
         into.lanes += lanes * size

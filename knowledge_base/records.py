@@ -112,6 +112,8 @@ class CompileEvidence(Record):
     ctas: int = 1  # blocks per cluster
     local_instructions: int = 0  # loads and stores of local memory in the code
     serialised_wgmma: bool = False  # the code waits after every wgmma group
+    wgmma_in_flight: int = 0  # groups that its most patient wait leaves running
+    loop_local_instructions: int = 0  # of the local ones, those in the innermost loop around the tensor cores
     cubin_bytes: int = 0
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()

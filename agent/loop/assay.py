@@ -16,12 +16,12 @@ from evaluator.judging import Rejected, finished
 from evaluator.kernel import Kernel, refusal
 from evaluator.plans import Plans
 from evaluator.tileir import TileIRError
-from evaluator.timing import MODEL, Timer, modelled
+from evaluator.timing import MODEL, Timer, ideal_us
 from evaluator.trace import Request, trace
 from evaluator.trial import begin
 from kernels_generated.runtime.plan import Launchable
-from knowledge_base.chips import FULL_RATE, Chip
-from knowledge_base.records import Candidate, CompileEvidence, Trial, Verdict
+from knowledge_base.chips import Chip
+from knowledge_base.records import Candidate, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 PRUNE = 1.1  # the ideal price may be this much above the fastest one's time before a configuration is given up
@@ -87,10 +87,9 @@ class Assay:
         return made
 
     def price(self, trial: Trial) -> float:
-        """µs: the modelled time with cubins of few registers, no shared memory and the fastest instructions."""
+        """µs that its plan takes with cubins that no assembler could better."""
         one = self.plans.of(trial)[0]
-        evidence = {k: _ideal(k, self.chip) for k in one.plan.kernels}
-        return modelled(self.task, self.task.sizes, one.plan, one.kernels, evidence, self.chip).us
+        return ideal_us(self.task.sizes, one.plan, one.kernels, self.chip)
 
     def compile(self, trials: Sequence[Trial]) -> None:
         """Compiles their kernels, as far as no earlier configuration shares them."""
@@ -195,10 +194,3 @@ def priced_out(trial: Trial, price: float, bar: float) -> Trial:
         return trial
     why = f"an ideal cubin would take {price:.1f} µs by the model, the fastest so far {bar:.1f}"
     return trial.fuller(pruned=why, price_us=round(price, 3))
-
-
-def _ideal(kernel: str, chip: Chip) -> CompileEvidence:
-    return CompileEvidence(
-        arch=chip.arch, kernel=kernel, symbol="", registers=32, stack_bytes=0, spill_bytes=0, shared_bytes=0,
-        mma=FULL_RATE[chip.arch], tma=False, threads=128,
-    )  # fmt: skip

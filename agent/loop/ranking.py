@@ -11,29 +11,38 @@ from knowledge_base.records import UNSURE, Kind, Measurement, Trial
 
 from .assay import Axes, too_slow
 
+SPILLS = 1.04  # a modelled time of what spills counts so much more: so little is known of what spills cost
 NOISE = 0.98  # a time of one process ÷ one of several: so much faster may be the process alone
 
 
 def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
     """The trials of one candidate, at one shape on one chip, that have a time of this kind and were not rejected.
 
-    Fastest first; where times are modelled, spilling ones last, as the model does not know what spills cost.  A verdict
-    that the machine's load may explain is taken back: judge it again.  What was measured in several processes and is
-    correct stands first, unless another one is faster by more than times of one process vary.
+    Fastest first, by :func:`weighed`.  A verdict that the machine's load may explain is taken back: judge it again.
+    What was measured in several processes and is correct stands first, unless another one is faster by more than times
+    of one process vary.
     """
-    found: list[tuple[bool, Measurement, Trial]] = []
+    found: list[tuple[float, Measurement, Trial]] = []
     for trial in trials:
         time = trial.timed(kind)
         if trial.verdict is not None and trial.verdict.status in UNSURE:
             trial = trial.fuller(verdict=None)
         if time is not None and (trial.verdict is None or trial.correct):
-            found.append((kind == "modelled" and trial.spills, time, trial))
-    found.sort(key=lambda row: row[:2])
+            found.append((weighed(trial, kind), time, trial))
+    found.sort(key=lambda row: row[0])
     settled = next((row for row in found if row[1].processes > 1 and row[2].correct), None)
     if settled is not None and found[0][1].over(settled[1]) >= NOISE:
         found.remove(settled)
         found.insert(0, settled)
     return [trial for _, _, trial in found]
+
+
+def weighed(trial: Trial, kind: Kind) -> float:
+    """µs that a trial's time of a kind counts for: infinity without one; more where it is modelled and spills."""
+    time = trial.timed(kind)
+    if time is None:
+        return math.inf
+    return time.us * (SPILLS if kind == MODEL.kind and trial.spills else 1)
 
 
 def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
@@ -68,14 +77,9 @@ def in_file(configuration: Axes) -> str:
 
 
 def leader(trials: Iterable[Trial], kind: Kind) -> Trial | None:
-    """The fastest of what runs; by the model, of what does not spill either."""
-    best, fastest = math.inf, None
-    for trial in trials:
-        time = trial.timed(kind)
-        runs = trial.standing == "ranked" or (trial.standing == "spills" and kind == "measured")
-        if runs and time is not None and time.us < best:
-            best, fastest = time.us, trial
-    return fastest
+    """The first of what runs."""
+    runs = [trial for trial in trials if trial.standing in ("ranked", "spills") and trial.timed(kind)]
+    return min(runs, key=lambda trial: weighed(trial, kind), default=None)
 
 
 def bar(first: Trial | None, kind: Kind) -> float:

@@ -4,8 +4,8 @@ The axes of the file span a product, and all of it is looked at while the time l
 seeded quasi-random part).  By modelled times configurations are traced and priced first, for up to half of the time,
 then compiled in order of their price (:mod:`.assay`).  By measured times the order is a sampler's, which chooses a
 batch at a time (:mod:`.sampling`); others are traced and compiled while one is on the GPU, as many as keep the
-assemblers busy.  What cannot win by its price is not compiled.  Spilling and unlaunchable configurations are kept with
-their reason, behind all others.  A search that is given what an earlier one found goes on where that ended.
+assemblers busy.  What cannot win by its price is not compiled.  What does not run is kept with its reason,
+behind all others.  A search that is given what an earlier one found goes on where that ended.
 
 What comes out is a trial of each configuration, with a modelled time, and with the timer's where that is another kind;
 those are ranked by the timer's.  It says nothing about right or wrong: that is the judge's.
@@ -35,7 +35,7 @@ from knowledge_base.snf.task import Task
 from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, priced_out, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
-from .ranking import bar, in_file, leader, looked_at
+from .ranking import bar, in_file, leader, looked_at, weighed
 from .sampling import Sampler
 
 # By measured times a file is given up once so many of it are known and the best is so much slower than another file's.
@@ -71,7 +71,7 @@ class SearchResult:
 
     @property
     def best(self) -> Trial | None:
-        """The fastest configuration; by modelled times one that does not spill, if one does not; None if none runs."""
+        """The first configuration that runs; None if none does."""
         return next((trial for trial in self.trials if trial.standing in ("ranked", "spills")), None)
 
     def counts(self) -> dict[str, int]:
@@ -354,8 +354,6 @@ def _dealt(chosen: Sequence[Axes], seed: int) -> list[Axes]:
 
 
 def _order(trial: Trial, kind: Kind) -> tuple[int, float, str]:
-    time, place = trial.timed(kind), trial.standing
-    us = math.inf if time is None else time.us
-    if kind == "measured" and place == "spills" and time is not None:
-        place = "ranked"  # what the spills cost is in its time
-    return STANDINGS.index(place), us, repr(sorted(trial.configuration.items()))
+    us = weighed(trial, kind)
+    place = "ranked" if us < math.inf and trial.standing == "spills" else trial.standing
+    return STANDINGS.index(place), us, in_file(trial.configuration)

@@ -84,6 +84,8 @@ def evidence(
         ctas=facts.ctas,
         local_instructions=facts.local_instructions,
         serialised_wgmma=facts.serialised_wgmma,
+        wgmma_in_flight=facts.wgmma_in_flight,
+        loop_local_instructions=facts.loop_local_instructions,
         cubin_bytes=size,
         seconds=round(seconds, 3),
         remarks=remarks,

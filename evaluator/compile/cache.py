@@ -25,7 +25,7 @@ from knowledge_base.seal import seal
 
 # Raise it when an entry's meaning changes: the evidence's definitions, the limits of what is cached, how the words of
 # tileiras are read.
-FORMAT = 3
+FORMAT = 4
 LIMIT_BYTES = 1 << 30  # about ten thousand cubins
 _PRUNE_TO = 0.8  # of the limit, so that not every write prunes
 

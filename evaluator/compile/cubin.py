@@ -2,13 +2,17 @@
 
 A cubin is an ELF file; this reads only what the evidence needs, checks every bound (the file comes out of an assembler
 that read hostile bytes), and runs nothing.  It is no disassembler: of an instruction it knows the opcode's nine low
-bits, which name the operation on every architecture since Volta (checked against nvdisasm for sm_90 to sm_121).
+bits, which name the operation on every architecture since Volta, of a branch where it goes, of a wait for what (all
+checked against nvdisasm for sm_90 to sm_121).
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # EIATTR codes of .nv.info records: public in CUDA's headers by name, here by number as cuobjdump -elf prints them.
@@ -26,8 +30,9 @@ _MMA = {
     0x037: "mma.sync",  # IMMA
     0x03F: "mma.sync",  # DMMA
 }
-_LOAD_LOCAL, _STORE_LOCAL = 0x183, 0x187  # LDL, STL
+_LOCAL = (0x183, 0x187)  # LDL, STL
 _TMA = (0x1B4, 0x1B5)  # UTMALDG, UTMASTG
+_BRANCH = 0x147  # BRA
 _WARPGROUP = 0x1C5
 _DEPBAR_MARK = 1 << 47  # of the low word: WARPGROUP.DEPBAR; without it WARPGROUP.ARRIVE
 _INSTRUCTION_BYTES = 16
@@ -44,7 +49,10 @@ class CubinFacts:
     stack_bytes: the frame, per thread.  local_instructions: loads and stores of local memory (spills, as tile kernels
     have no local arrays).  shared_bytes: static shared memory, per block; tile kernels use no dynamic one.
     threads: per block; ctas: blocks per cluster.  mma: how many of each tensor-core instruction stand in the code.
-    serialised_wgmma: the code waits for every wgmma group before it issues the next one.
+    serialised_wgmma: the code waits for every wgmma group before it issues the next one.  wgmma_in_flight: groups that
+    its most patient wait leaves running: 0 where each turn of the loop drains the tensor cores.
+    loop_local_instructions: of the local loads and stores, those in the innermost loop that holds tensor-core
+    instructions.
     """
 
     symbol: str
@@ -59,6 +67,8 @@ class CubinFacts:
     mma: tuple[tuple[str, int], ...]
     tma: bool
     serialised_wgmma: bool
+    wgmma_in_flight: int
+    loop_local_instructions: int
 
 
 @dataclass(frozen=True)
@@ -105,11 +115,13 @@ def _read(cubin: bytes) -> CubinFacts:
             x, y, z = struct.unpack_from("<III", value)
             threads, ctas = (x * y * z, ctas) if attribute == _REQNTID else (threads, x * y * z)
     shared = by_name.get(f".nv.shared.{symbol}")
-    opcodes, waits = _opcodes(_content(cubin, code[0]))
+    words = _instructions(_content(cubin, code[0]))
+    opcodes = [low & _OPCODE_BITS for low, _ in words]
+    counts, waits = Counter(opcodes), _waits(words)
     mma: Counter[str] = Counter()
     for opcode, name in _MMA.items():
-        if opcodes[opcode]:
-            mma[name] += opcodes[opcode]
+        if counts[opcode]:
+            mma[name] += counts[opcode]
     return CubinFacts(
         symbol=symbol,
         arch=f"sm_{(struct.unpack_from('<I', cubin, 0x30)[0] >> 8) & 0xFF}",
@@ -118,12 +130,14 @@ def _read(cubin: bytes) -> CubinFacts:
         shared_bytes=shared.size if shared else 0,
         threads=threads,
         ctas=ctas,
-        instructions=opcodes.total(),
-        local_instructions=opcodes[_LOAD_LOCAL] + opcodes[_STORE_LOCAL],
+        instructions=len(opcodes),
+        local_instructions=sum(counts[op] for op in _LOCAL),
         mma=tuple(sorted(mma.items())),
-        tma=any(opcodes[t] for t in _TMA),
+        tma=any(counts[op] for op in _TMA),
         # A healthy pipeline waits for all groups after its loop; a serialised one after nearly every instruction.
-        serialised_wgmma=mma["wgmma"] > 1 and 4 * waits >= 3 * mma["wgmma"],
+        serialised_wgmma=mma["wgmma"] > 1 and 4 * waits.count(0) >= 3 * mma["wgmma"],
+        wgmma_in_flight=max(waits, default=0),
+        loop_local_instructions=_in_loop(words, opcodes),
     )
 
 
@@ -165,15 +179,42 @@ def _attributes(data: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _opcodes(code: bytes) -> tuple[Counter[int], int]:
-    """How often each nine-bit opcode occurs, and how many waits for *all* wgmma groups there are."""
+_Words = Sequence[tuple[int, int]]  # (low, high) 64 bits of each instruction
+
+
+def _instructions(code: bytes) -> _Words:
     words = struct.unpack(f"<{len(code) // _INSTRUCTION_BYTES * 2}Q", code[: len(code) // 16 * 16])
-    counts = Counter(word & _OPCODE_BITS for word in words[::2])
-    waits = sum(
-        low & _OPCODE_BITS == _WARPGROUP and bool(low & _DEPBAR_MARK) and not high >> 8 & 0x7F
-        for low, high in zip(words[::2], words[1::2], strict=True)
-    )
-    return counts, waits
+    return tuple(zip(words[::2], words[1::2], strict=True))
+
+
+def _waits(words: _Words) -> list[int]:
+    """Of every wait for wgmma groups, how many it leaves running."""
+    return [
+        high >> 8 & 0x7F for low, high in words if low & _OPCODE_BITS == _WARPGROUP and low & _DEPBAR_MARK
+    ]  # fmt: skip
+
+
+def _in_loop(words: _Words, opcodes: Sequence[int]) -> int:
+    """Local loads and stores in the innermost loops around tensor-core instructions; of several the largest count."""
+    loops = []
+    for at, ((low, high), opcode) in enumerate(zip(words, opcodes, strict=True)):
+        if opcode == _BRANCH and (start := at + 1 + _offset(low, high)) < at:
+            loops.append((at - start, start, at))
+    around = [place for place, opcode in enumerate(opcodes) if opcode in _MMA]  # … that no smaller loop holds
+    before = [0, *itertools.accumulate(opcode in _LOCAL for opcode in opcodes)]
+    most = 0
+    for _, start, end in sorted(loops):
+        first, last = bisect_left(around, start), bisect_right(around, end)
+        if first < last:
+            most = max(most, before[end + 1] - before[max(0, start)])
+            del around[first:last]
+    return most
+
+
+def _offset(low: int, high: int) -> int:
+    """How far a branch goes from the instruction after it, in instructions: a signed count of four bytes, in pieces."""
+    count = (high & (1 << 18) - 1) << 38 | (low >> 34) << 8 | low >> 16 & 0xFF
+    return (count - (1 << 56 if count >> 55 else 0)) * 4 // _INSTRUCTION_BYTES
 
 
 def _content(cubin: bytes, section: _Section) -> bytes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .intervals import ratio as ratio
     from .model import NEXT_LAUNCH_S as NEXT_LAUNCH_S
     from .model import floor_us as floor_us
+    from .model import ideal_us as ideal_us
     from .model import modelled as modelled
     from .model import peak as peak
     from .remeasure import PROCESSES as PROCESSES
@@ -32,6 +33,6 @@ else:
         clock=["Measured", "measured"],
         remeasure=["PROCESSES", "in_fresh_processes", "remeasured"],
         intervals=["Interval", "median", "ratio"],
-        model=["NEXT_LAUNCH_S", "floor_us", "modelled", "peak"],
+        model=["NEXT_LAUNCH_S", "floor_us", "ideal_us", "modelled", "peak"],
         timer=["MODEL", "Known", "Modelled", "Timer", "timed"],
     )

@@ -27,28 +27,29 @@ _UNKNOWN_TRIPS = 1
 
 @dataclass(frozen=True)
 class Work:
-    """A launch's work: the ``mean`` of ``blocks``, how much ``longest`` one is; ``mma`` is the largest (M, N, K)."""
+    """A launch's work: the ``mean`` of ``blocks``, and how they differ; ``mma`` is the largest (M, N, K)."""
 
     blocks: int
     mean: Totals
-    longest: float  # ÷ mean, by lanes, flops and bytes
+    sizes: tuple[float, ...]  # of the sampled blocks in the order in which they start, ÷ mean: lanes, flops and bytes
     mma: tuple[int, int, int] | None
 
 
 def count(counts: Counts, arguments: Sequence[int | float | bool | None], grid: tuple[int, int, int]) -> Work:
     """The work of launching the kernel of ``counts`` with flattened arguments (None for a pointer) on ``grid``."""
     blocks = math.prod(grid)
-    totals = [_block(counts, arguments, at, grid) for at in _sample(grid)]
+    places = sorted(_sample(grid), key=lambda at: at[::-1])  # blocks start along x, then y, then z
+    totals = [_block(counts, arguments, at, grid) for at in places]
     mean = Totals(phases=0.0)
     for one in totals:
         mean.add(one, 1 / len(totals))
-        mean.phases += one.phases / len(totals)
-        mean.steps += one.steps / len(totals)
+        for name in ("phases", "steps", "mmas", "trips", "step_lanes", "step_special"):
+            setattr(mean, name, getattr(mean, name) + getattr(one, name) / len(totals))
         mean.step_bytes = max(mean.step_bytes, one.step_bytes)
     sizes = [_weight(t) for t in totals]
     average = sum(sizes) / len(sizes)
-    longest = max(sizes) / average if average else 1.0
-    return Work(blocks, mean, longest, counts.mma)
+    relative = tuple(size / average if average else 1.0 for size in sizes)
+    return Work(blocks, mean, relative, counts.mma)
 
 
 def _weight(t: Totals) -> float:
@@ -89,7 +90,13 @@ def _block(
     for (region, segment), weight in run.times.items():
         part = counts.static[region][segment]
         found.add(part, weight)
-        found.steps += weight if part.steps else 0.0
+        if part.steps:
+            found.steps += weight
+            found.mmas += weight * part.steps
+            found.step_lanes += weight * part.lanes
+            found.step_special += weight * part.special
+        elif part.loads:
+            found.trips += weight
         found.step_bytes = max(found.step_bytes, sum(part.loads.values()) if weight > 0 else 0)
     return found
 

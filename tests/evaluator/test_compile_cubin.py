@@ -15,6 +15,7 @@ HMMA, HGMMA, LDL, UTMALDG, FFMA = 0x23C, 0x9F0, 0x983, 0x5B4, 0x223
 DEPBAR_ALL = (0x00008000000079C5, 0x000FC60000010000)  # WARPGROUP.DEPBAR.LE gsb0, 0x0 as nvdisasm shows it
 DEPBAR_ONE = (0x00008000000079C5, 0x000FE40000010100)  # … gsb0, 0x1
 ARRIVE = (0x00000000000079C5, 0x000FE20000000000)  # WARPGROUP.ARRIVE
+BACK = (0xFFFFFFFC00F08947, 0x000FEA000383FFFF)  # @!P0 BRA to three instructions before it, as nvdisasm shows it
 
 
 def cubin(
@@ -78,6 +79,25 @@ def test_a_wait_for_all_groups_after_every_wgmma_is_serialised(wait, serialised)
 
 def test_one_wait_after_the_loop_is_healthy():
     assert not read(cubin([(HGMMA, 0)] * 8 + [DEPBAR_ALL])).serialised_wgmma
+
+
+@pytest.mark.parametrize(("waits", "in_flight"), [([], 0), ([DEPBAR_ALL], 0), ([DEPBAR_ONE, DEPBAR_ALL], 1)])
+def test_what_the_most_patient_wait_leaves_running_is_in_flight(waits, in_flight):
+    assert read(cubin([(HGMMA, 0), *waits])).wgmma_in_flight == in_flight
+
+
+def test_spills_inside_the_loop_around_the_tensor_cores_are_told_from_others():
+    loop = [(HGMMA, 0), (LDL, 0), (LDL, 0), BACK]
+    without = [(FFMA, 0), (LDL, 0), (FFMA, 0), BACK]
+    facts = read(cubin([(LDL, 0), *loop, *without, (LDL, 0)]))
+    assert (facts.local_instructions, facts.loop_local_instructions) == (5, 2)
+    assert read(cubin([(LDL, 0), (HGMMA, 0), *without])).loop_local_instructions == 0
+
+
+def test_of_nested_loops_the_innermost_counts():
+    far = (BACK[0] & ~0xFF0000 | 0xE0 << 16, BACK[1])  # eight instructions back from the next one
+    facts = read(cubin([(LDL, 0), (LDL, 0), (FFMA, 0), (HGMMA, 0), (LDL, 0), (FFMA, 0), BACK, far]))
+    assert (facts.local_instructions, facts.loop_local_instructions) == (3, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"not an elf file at all" * 9])

@@ -6,10 +6,12 @@ import math
 
 import pytest
 
+from agent.loop.assay import PRUNE
 from evaluator.compile import Cache, compile_kernels
-from evaluator.timing.model import floor_us, modelled, occupancy
+from evaluator.timing.model import floor_us, ideal_us, modelled, occupancy, schedule
 from evaluator.trace import Request, Traced, trace
 from knowledge_base.chips import CHIPS
+from knowledge_base.landscapes import landscape, landscape_sources
 from knowledge_base.records import CompileEvidence, Measurement
 from knowledge_base.snf.everyday import everyday
 
@@ -18,7 +20,7 @@ def evidence(arch: str, **changes) -> CompileEvidence:
     mma = {"sm_90": "wgmma", "sm_120": "mma.sync", "sm_121": "mma.sync"}.get(arch, "tcgen05")
     plain = CompileEvidence(
         arch=arch, kernel="", symbol="k", registers=128, stack_bytes=0, spill_bytes=0, shared_bytes=100_000,
-        mma=mma, tma=True, threads=256,
+        mma=mma, tma=True, threads=256, wgmma_in_flight=1,
     )  # fmt: skip
     return plain.model_copy(update=changes)
 
@@ -29,8 +31,8 @@ def candidates(request):
     return lambda name: (folder / f"{name}.py").read_text()
 
 
-def traced(source: str, task, chip, **axes) -> Traced:
-    (found,) = trace(source, task, [Request(task.sizes, axes)], chip)
+def traced(source: str, task, chip, policy="general", **axes) -> Traced:
+    (found,) = trace(source, task, [Request(task.sizes, axes, policy)], chip)
     assert isinstance(found, Traced), found
     return found
 
@@ -124,23 +126,33 @@ def test_what_fits_no_sm_takes_forever(linear):
 @pytest.mark.parametrize(
     "worse",
     [
-        {"spill_bytes": 512, "stack_bytes": 512},
+        {"loop_local_instructions": 200, "local_instructions": 200, "spill_bytes": 512, "stack_bytes": 512},
         {"serialised_wgmma": True},
+        {"wgmma_in_flight": 0},
         {"mma": "mma.sync"},
         {"mma": "fma"},
         {"registers": 255},
+        {"shared_bytes": 60_000},
     ],
     ids=lambda c: next(iter(c)),
 )
 def test_worse_evidence_is_slower(linear, worse):
     task, found = linear
-    assert time_of(task, found, CHIPS["h200"], **worse).us > 1.1 * time_of(task, found, CHIPS["h200"]).us
+    assert time_of(task, found, CHIPS["h200"], **worse).us > 1.02 * time_of(task, found, CHIPS["h200"]).us
 
 
 def test_a_faster_chip_of_the_same_architecture_is_faster(linear):
     task, found = linear
     times = [time_of(task, found, CHIPS[n], shared_bytes=90_000).us for n in ("rtx5070", "rtx5080", "rtx5090")]
     assert times == sorted(times, reverse=True)
+
+
+def test_the_ctas_of_a_cluster_share_a_tile(linear):
+    task, found = linear
+    alone, pair = (time_of(task, found, CHIPS["b200"], ctas=ctas) for ctas in (1, 2))
+    assert pair.terms["waves"] == pytest.approx(2 * alone.terms["waves"])
+    assert pair.terms["l2"] < 1.1 * alone.terms["l2"]
+    assert pair.terms["memory"] == pytest.approx(alone.terms["memory"])
 
 
 def test_more_rows_take_longer(candidates):
@@ -169,31 +181,79 @@ def test_the_launch_overhead_is_all_that_a_tiny_kernel_takes(candidates):
 
 # ---------------------------------------------------------------------------------------------------- against an H200
 
-# (candidate, task, sizes, axes, measured µs): the figures of docs/model.md, of kernels written by hand; these
-# candidates have their structure, not their last details, so the band is wide.  It would catch a factor of two.
+# Files of the synthesizer, at sizes and in configurations that were measured (knowledge_base/landscapes.py), the
+# fastest first; the last one of linear_gelu spills.  They would catch a term that is lost, or a factor of 1.3;
+# benchmarks/model.py looks at all that were measured.
 MEASURED = [
     (
-        "linear_tiles",
-        "linear",
-        {"M": 8192, "N": 2304, "K": 768},
-        {"TM": 128, "TN": 128, "TK": 64, "occupancy": 2},
-        48.1,
+        ("linear_gelu", {"M": 8192, "N": 3072, "K": 768}, "82b38655"),
+        [
+            {"TM": 128, "TN": 256, "TK": 64, "GROUP": 8, "PERSISTENT": 1, "occupancy": 1, "num_worker_warps": 8},
+            {"TM": 128, "TN": 128, "TK": 64, "GROUP": 8, "PERSISTENT": 0, "occupancy": 2, "num_worker_warps": 4},
+            {"TM": 64, "TN": 128, "TK": 64, "GROUP": 8, "PERSISTENT": 0, "occupancy": 1, "num_worker_warps": 4},
+            {
+                "TM": 128,
+                "TN": 128,
+                "TK": 64,
+                "GROUP": 8,
+                "PERSISTENT": 1,
+                "occupancy": 2,
+                "num_worker_warps": 4,
+            },
+        ],
     ),
     (
-        "attention_online",
-        "attention",
-        {"B": 8, "T": 1024, "H": 12, "D": 64},
-        {"TQ": 64, "TK": 64, "occupancy": 2},
-        54.0,
+        ("attention", {"B": 8, "T": 1024, "H": 12, "D": 64}, "faa49832"),
+        [
+            {"TM": 64, "TN": 64, "occupancy": 4},
+            {"TM": 64, "TN": 128, "occupancy": 2},
+            {"TM": 64, "TN": 64, "occupancy": 1},
+        ],
+    ),
+    (
+        ("layernorm", {"M": 8192, "N": 768}, "ad7fd377"),
+        [
+            {"ROWS": 4, "PERSISTENT": 1, "occupancy": 4},
+            {"ROWS": 8, "PERSISTENT": 0, "occupancy": 2},
+            {"ROWS": 1, "PERSISTENT": 0, "occupancy": 8},
+            {"ROWS": 1, "PERSISTENT": 0, "occupancy": 1},
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "op", "sizes", "axes", "us"), MEASURED, ids=lambda v: v if isinstance(v, str) else "")
-def test_modelled_times_are_within_a_third_of_the_h200s(candidates, tmp_path_factory, name, op, sizes, axes, us):
-    task, chip = everyday(op, **sizes), CHIPS["h200"]
-    found = traced(candidates(name), task, chip, **axes)
-    compiled = compile_kernels(found.kernels, [chip.arch], cache=Cache(tmp_path_factory.mktemp("cache")))
-    known = {digest: answer.evidence for (digest, _), answer in compiled.items()}
-    answer = modelled(task, sizes, found.plan, found.kernels, known, chip)
-    assert us / 1.35 < answer.us < us * 1.35
+@pytest.mark.parametrize(("file", "configurations"), MEASURED, ids=lambda v: v[0] if isinstance(v, tuple) else "")
+def test_modelled_times_are_in_the_order_of_the_h200s_and_near_them(tmp_path_factory, file, configurations):
+    (op, sizes, source), chip = file, CHIPS["h200"]
+    rows = [row for row in landscape("h200_runs") if (row.sizes, row.source) == (sizes, source)]
+    measured = [next(row.us for row in rows if row.axes == axes) for axes in configurations]
+    task, times = everyday(op, **sizes), []
+    for axes in configurations:
+        found = traced(landscape_sources()[source], task, chip, "sample", **axes)
+        compiled = compile_kernels(found.kernels, [chip.arch], cache=Cache(tmp_path_factory.mktemp("cache")))
+        known = {digest: answer.evidence for (digest, _), answer in compiled.items()}
+        times.append(modelled(task, sizes, found.plan, found.kernels, known, chip).us)
+        # What a configuration is ruled out by, before it is compiled.
+        assert ideal_us(sizes, found.plan, found.kernels, chip) <= PRUNE * times[-1]
+    assert measured == sorted(measured)
+    assert times == sorted(times)
+    assert times == pytest.approx(measured, rel=0.3)
+
+
+# ------------------------------------------------------------------------------------------------- what runs together
+
+
+def test_equal_blocks_fill_slots_row_by_row():
+    assert schedule((1.0,), 264, 132, 2) == (1, 2)
+    assert schedule((1.0,), 265, 132, 2) == (2, 3)
+
+
+def test_the_longest_blocks_first_end_together_and_last_do_not():
+    sizes = tuple(1 + i / 16 for i in range(-8, 9))
+    first, last = (schedule(order, 680, 132, 1)[0] for order in (sizes[::-1], sizes))
+    assert 680 / 132 < first < last
+
+
+def test_a_block_twice_as_long_ends_last_wherever_it_is():
+    chain, load = schedule((2.0, *[1 - 1 / 131] * 131), 132, 132, 1)
+    assert chain == load == 2

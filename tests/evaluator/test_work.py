@@ -39,7 +39,8 @@ def test_a_matmul_counts_every_tile_whole_edges_included(candidates, M, N, K):
     assert sum(work.mean.stores.values()) == pytest.approx(64 * 64 * 2)
     assert work.mean.steps == pytest.approx(depth)
     assert work.mma == (64, 64, 64)
-    assert work.longest == pytest.approx(1)
+    assert work.sizes == pytest.approx([1] * len(work.sizes))
+    assert (work.mean.mmas, work.mean.trips) == pytest.approx((depth, 1))  # the bias is loaded outside the loop
 
 
 def test_causal_attention_counts_the_triangle_and_its_longest_block(candidates):
@@ -48,7 +49,10 @@ def test_causal_attention_counts_the_triangle_and_its_longest_block(candidates):
     tiles = 1024 // 64
     pairs = tiles * (tiles + 1) / 2 * 2 * 3  # tiles on and below the diagonal, per batch and head
     assert work.blocks * work.mean.flops["bf16"] == pytest.approx(pairs * 2 * 2 * 64 * 64 * 64, rel=0.02)
-    assert 1.5 < work.longest < 2
+    assert 1.5 < max(work.sizes) < 2
+    assert work.mean.mmas == pytest.approx(2 * work.mean.steps)
+    assert work.mean.reduces == pytest.approx(2 * work.mean.steps)  # the row's maximum and its sum
+    assert 0.5 < work.mean.step_lanes / work.mean.lanes < 1
     assert work.mean.special > 64 * 64 * (tiles + 1) / 2  # an exponential each
 
 

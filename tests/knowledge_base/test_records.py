@@ -74,16 +74,17 @@ def test_ranking_leaves_out_what_was_rejected_and_takes_back_what_the_load_may_e
     wrong = trial(1, time(1.0), verdict=Verdict(status=Status.WRONG, stage=Stage.COMPARE))
     late = trial(2, time(2.0), verdict=Verdict(status=Status.TIMEOUT, stage=Stage.TRACE))
     evidence = {"arch": "sm_90", "kernel": "k", "symbol": "s", "registers": 255, "stack_bytes": 0, "shared_bytes": 0}
-    spilling = trial(3, time(0.5), evidence=({**evidence, "spill_bytes": 8},))
+    spilling = trial(3, time(2.9), evidence=({**evidence, "spill_bytes": 8},))
     right = trial(4, time(3.0), verdict=Verdict(status=Status.CORRECT, stage=Stage.DONE))
     ranked = rank([spilling, wrong, right, late], "modelled")
     assert [t.configuration["TM"] for t in ranked] == [2, 4, 3]
     assert ranked[0].verdict is None
 
 
-def test_spills_count_where_times_are_modelled_for_there_they_are_not_in_the_time() -> None:
+def test_of_modelled_times_near_each_other_the_one_without_spills_comes_first() -> None:
     evidence = {"arch": "sm_90", "kernel": "k", "symbol": "s", "registers": 255, "stack_bytes": 0, "shared_bytes": 0}
     spilling = trial(1, time(1.0), time(1.0, "measured"), evidence=({**evidence, "spill_bytes": 8},))
-    other = trial(2, time(2.0), time(2.0, "measured"), evidence_elsewhere=({**evidence, "spill_bytes": 8},))
-    assert rank([spilling, other], "modelled") == [other, spilling]
-    assert rank([spilling, other], "measured") == [spilling, other]
+    other = trial(2, time(1.03), time(1.03, "measured"), evidence_elsewhere=({**evidence, "spill_bytes": 8},))
+    slower = trial(3, time(1.05), time(1.05, "measured"))
+    assert rank([slower, spilling, other], "modelled") == [other, spilling, slower]
+    assert rank([slower, spilling, other], "measured") == [spilling, other, slower]

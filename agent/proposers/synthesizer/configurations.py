@@ -51,7 +51,10 @@ _ATTENTION: dict[str, tuple[Axes, Axes]] = {
         {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 4, 3, 1]},
         {"TM": [64, 128], "TN": [128, 64, 32], "occupancy": [2, 1, 3], "num_worker_warps": [4, 8]},
     ),
-    "sm_100": ({"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]}, _WIDE),
+    "sm_100": (
+        {"TM": [64, 128], "TN": [64, 32, 128], "occupancy": [2, 1, 3, 4]},
+        {"TM": [128, 256, 64], "TN": [128, 64], "occupancy": [1, 2]},
+    ),
     "sm_120": ({"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}, _WIDE),
 }
 _ATTENTION_FMA: Axes = {"TM": [32, 16, 64], "TN": [32, 16, 64], "TK": [8, 16, 32], "occupancy": [1, 2]}
