@@ -77,7 +77,7 @@ def in_file(configuration: Axes) -> str:
 
 
 def leader(trials: Iterable[Trial], kind: Kind) -> Trial | None:
-    """The first of what runs."""
+    """The first of what runs, by :func:`weighed`."""
     runs = [trial for trial in trials if trial.standing in ("ranked", "spills") and trial.timed(kind)]
     return min(runs, key=lambda trial: weighed(trial, kind), default=None)
 

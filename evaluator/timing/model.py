@@ -36,11 +36,11 @@ PHASE_S = 0.289e-6  # the first tile of each further loop
 TRIP_S = 0.0446e-6  # a trip of a loop that loads and has no tensor-core work: its barriers
 SHARED_TRIP_S = 0.0361e-6  # … and what of it the SM's other blocks wait for too
 REDUCE_S = 0.0206e-6  # a reduction over the warps of a block: an exchange and its barrier
-SHARED_REDUCE_S = 0.0281e-6
+SHARED_REDUCE_S = 0.0281e-6  # … and what of it the SM's other blocks wait for too
 SPLIT_REDUCE_S = 0.417e-6  # one over rows of a contraction's result that two warpgroups share
 ISSUE_S = 0.0259e-6  # of a step around the tensor cores: its barriers
-DRAIN_S = 0.0311e-6  # where each step waits until wgmma has ended: other blocks of the SM fill half of it
-SERIAL_WGMMA_S = 0.0767e-6  # where each wgmma group does
+DRAIN_S = 0.0311e-6  # of a step that waits until its wgmma has ended: other blocks of the SM fill half of it
+SERIAL_WGMMA_S = 0.0767e-6  # of a step, where the code waits after every wgmma group
 CROWDED_LOOP_S = 0.139e-6  # where several persistent blocks share an SM
 STAGE_S = 0.697e-6  # from the request of a stage's tiles to their arrival
 MEMORY_LATENCY_S = 0.494e-6  # of HBM, for Little's law
@@ -281,21 +281,21 @@ class _Block:
     filling: float
 
 
-def _start(work: Work, start: float) -> tuple[float, float]:
-    """Seconds that a block waits for its first tiles and at barriers, and those that others of its SM wait with it."""
+def _waits(work: Work, start: float) -> tuple[float, float]:
+    """Seconds that a block waits for tiles and at barriers, ``start`` included; what others of its SM wait with it."""
     mean = work.mean
     latency = start + PHASE_S * max(0.0, mean.phases - 1) + TRIP_S * mean.trips
     return latency, CROWD_S + SHARED_TRIP_S * mean.trips
 
 
 def _arithmetic(lanes: float, special: float) -> float:
-    """Seconds of element operations, of those of the two units."""
+    """Seconds of element operations, given what the lanes and the special function units need for their parts."""
     return max(lanes, SPECIAL * special)
 
 
 def _elementwise(work: Work, evidence: CompileEvidence, pipes: Mapping[str, float]) -> _Block:
     """A block without tensor cores: it loads, computes and stores, one after the other."""
-    latency, shared = _start(work, BLOCK_S if evidence.tma else PLAIN_BLOCK_S)
+    latency, shared = _waits(work, BLOCK_S if evidence.tma else PLAIN_BLOCK_S)
     latency += REDUCE_S * work.mean.reduces
     shared += SHARED_REDUCE_S * work.mean.reduces
     arithmetic = _arithmetic(pipes["lanes"], pipes["special"])
@@ -314,7 +314,7 @@ def _contraction(
     is longest; what is computed outside it (an epilogue) follows.
     """
     mean, steps = work.mean, work.mean.steps
-    latency, shared = _start(work, BLOCK_S)
+    latency, shared = _waits(work, BLOCK_S)
     if work.mma and work.mma[0] < 16 * _workers(evidence):
         latency += SPLIT_REDUCE_S * mean.reduces
     issue = ISSUE_S if evidence.mma in ("wgmma", "tcgen05") else 0.0
@@ -332,7 +332,7 @@ def _contraction(
     contraction = tensor / steps + wait
     copy = sum(mean.loads.values()) / steps / (chip.l2_bytes_per_s / chip.sm_count)
     ring = 0.0
-    if evidence.shared_bytes:
+    if evidence.shared_bytes:  # else it is an ideal cubin: as many buffers as it likes
         stages = max(1.0, (evidence.shared_bytes - RESERVED_SHARED) / max(1.0, mean.step_bytes))
         # Each of a step's contractions frees its own buffers.
         ring = (STAGE_S + (copy + contraction) * steps / mean.mmas) / stages
@@ -423,15 +423,15 @@ def _memory(work: Work, traffic: Traffic, evidence: CompileEvidence, resident: i
     """Seconds of HBM: distinct bytes, rereads that L2 does not hold, at the bandwidth the bytes in flight reach."""
     slots = chip.sm_count * resident
     miss = max(0.0, 1 - L2_SHARE * chip.l2_bytes / max(1.0, traffic.distinct_reads))
-    # Blocks that run together are near each other, so that of n reads of a square of tiles √n go to memory.
+    # Blocks that run together are near each other: a square of n tiles, whose rows and columns are loaded √n times.
     again = max(0.0, traffic.loaded / math.sqrt(slots) - traffic.distinct_reads) * miss
     moved = traffic.distinct_reads + traffic.distinct_writes + again
     # Little's law: a block has its pipeline's buffers in flight, or the tiles of one trip where it has none.
     buffers = max(work.mean.step_bytes, float(evidence.shared_bytes if evidence.tma else 0), 1.0)
-    limit = (
-        min(slots, work.blocks) * buffers / MEMORY_LATENCY_S if evidence.shared_bytes or not evidence.tma else math.inf
-    )
-    return moved / min(_bandwidth(chip), limit)
+    bandwidth = _bandwidth(chip)
+    if evidence.shared_bytes or not evidence.tma:  # else it is an ideal cubin: as many buffers as it likes
+        bandwidth = min(bandwidth, min(slots, work.blocks) * buffers / MEMORY_LATENCY_S)
+    return moved / bandwidth
 
 
 def _bandwidth(chip: Chip) -> float:
