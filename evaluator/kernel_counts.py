@@ -42,9 +42,9 @@ class Totals:
 
     flops: by operand type of the mma; loads and stores: bytes by the index of the kernel's parameter (-1: unknown).
     phases: how often a loop that loads is entered, plus one: each waits for its first tile.  steps: trips of loops that
-    hold an mma, mmas: what they run of them; trips: of loops that load and hold none.  reduces: reductions and scans.
-    step_lanes, step_special: the part of lanes and special in those steps.  step_bytes: bytes that the largest single
-    trip (or the straight code) loads.
+    hold an mma, mmas: what they run of them, but only one of those that share a left operand; trips: of loops that load
+    and hold none.  reduces: reductions and scans.  step_lanes, step_special: the part of lanes and special in those
+    steps.  step_bytes: bytes that the largest single trip (or the straight code) loads.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -96,6 +96,7 @@ class Counts:
         self.module = module
         self.mma: tuple[int, int, int] | None = None
         self.accumulator = 0
+        self._lefts: set[int] = set()  # left operands of contractions
         self.origin: dict[int, int] = {}  # pointer or view value → index of the kernel's parameter it comes from
         self.static: dict[int, list[Totals]] = {}  # of a region: before its first `if`, between, after the last
         self.control: dict[int, tuple[ir.Op, ...]] = {}
@@ -151,6 +152,8 @@ class Counts:
             depth, size = left.shape[-1], _elements(result)
             into.flops[str(left.elem)] += 2 * size * depth
             into.steps += 1
+            into.mmas += op.operands[0] not in self._lefts
+            self._lefts.add(op.operands[0])
             self.accumulator = max(self.accumulator, size)
             shape = (result.shape[-2], result.shape[-1], depth)
             if self.mma is None or math.prod(shape) > math.prod(self.mma):

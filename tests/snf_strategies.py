@@ -98,8 +98,14 @@ def epilogue_texts(draw: st.DrawFn, most: int = 300) -> str:
     dtype = draw(dtypes())
     lines = [f"{name} = {draw(sizes(most if name != 'B' else 3))}" for name in ("B", "M", "N", "K")]
     lines.append(f"x: {dtype}[{rows}, K]")
-    if draw(st.booleans()):
-        lines.append(f"h = Linear(x, N, θ.p, bias={draw(st.booleans())})")
+    product = draw(st.sampled_from(["one", "two", "split", "matmul"]))
+    bias = draw(st.booleans())
+    if product == "one":
+        lines.append(f"h = Linear(x, N, θ.p, bias={bias})")
+    elif product == "two":
+        lines.append(f"h = SiLU(Linear(x, N, θ.p, bias={bias})) * Linear(x, N, θ.q, bias={draw(st.booleans())})")
+    elif product == "split":
+        lines += [f"g, u = Linear(x, 2*N, θ.p, bias={bias}).split(2)", "h = g + SiLU(u)"]
     else:
         lines += [f"θ.w: {dtype}[K, N]", "h = x @ θ.w"]
     if draw(st.booleans()):

@@ -334,7 +334,7 @@ def _contraction(
     ring = 0.0
     if evidence.shared_bytes:  # else it is an ideal cubin: as many buffers as it likes
         stages = max(1.0, (evidence.shared_bytes - RESERVED_SHARED) / max(1.0, mean.step_bytes))
-        # Each of a step's contractions frees its own buffers.
+        # Each of a step's contractions frees its own buffers, but those of a common left operand do so together.
         ring = (STAGE_S + (copy + contraction) * steps / mean.mmas) / stages
     factor = _by_itself(evidence)
     own = contraction + factor * inner / steps

@@ -92,7 +92,7 @@ def _block(
         found.add(part, weight)
         if part.steps:
             found.steps += weight
-            found.mmas += weight * part.steps
+            found.mmas += weight * part.mmas
             found.step_lanes += weight * part.lanes
             found.step_special += weight * part.special
         elif part.loads:

@@ -4,6 +4,8 @@ Plan v1 makes every op a task, but one that needs the value of a size which none
 by the square root of D): that is part of the task that feeds it, as a launch knows sizes by its arrays.  Plan v2 fuses:
 
 - elementwise ops into the contraction that feeds them (bias, activation, residual), where shapes agree
+- two contractions of the same left operand with each other, or one that is split in two, where elementwise ops bring
+  both together (SwiGLU)
 - elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over
   the last axis, on the same rows
 - attention: scores, what is done to them, softmax and the product with the values
@@ -28,6 +30,7 @@ from .graph import Graph, Node, Tensor
 from .ops import OPS, ShapeError, broadcast, is_scalar, same
 from .task import Call, Decomposition
 
+MAX_CONTRACTIONS = 2  # of a fused task beside attention: each has an accumulator in registers
 MAX_NODES = 64  # of a fused task: more would be no kernel that anyone wants to read, and names bound the work here
 
 PLANS = {"v1": "an op a task", "v2": "epilogues, rows and attention fused"}
@@ -87,6 +90,18 @@ class _Work:
 
     def reads(self, name: str) -> list[Node]:
         return self.readers.get(name, [])
+
+    def parts(self, name: str) -> list[Node]:
+        """The parts into which a contraction's value is split, where it is read as these alone; else nothing."""
+        value, readers = self.graph.value(name), self.reads(name)
+        product = isinstance(value, Node) and OPS[value.op].kind == "contraction" and name not in self.graph.outputs
+        splits = product and all(n.op == "split" and n.attr("parts") <= MAX_CONTRACTIONS for n in readers)
+        return readers if splits else []
+
+    def whole(self, name: str) -> str:
+        """The contraction that ``name`` is a part of, or ``name``."""
+        value = self.graph.value(name)
+        return value.args[0] if isinstance(value, Node) and value.op == "split" and self.parts(value.args[0]) else name
 
     def is_view(self, name: str) -> bool:
         value = self.graph.value(name)
@@ -158,31 +173,36 @@ def _single(work: _Work, node: Node) -> _Group:
 
 def _joinable(work: _Work, groups: Mapping[str, _Group], reader: _Group) -> _Group | None:
     """The latest group whose value only ``reader`` uses and that may become part of it."""
-    args = {arg for node in reader.nodes for arg in node.args if work.is_computed(work.graph.value(arg))}
+    args = {work.whole(arg) for node in reader.nodes for arg in node.args}
     members = {n.name for n in reader.nodes}
-    for arg in sorted(args - members, key=lambda a: work.place[a], reverse=True):
+    computed = [arg for arg in args - members if work.is_computed(work.graph.value(arg))]
+    for arg in sorted(computed, key=lambda a: work.place[a], reverse=True):
         producer = groups[arg]
-        outside = [n for n in work.reads(arg) if n.name not in members]
-        free = producer.sink.name == arg and not outside and arg not in work.graph.outputs
+        seen = [n.name for n in work.parts(arg)] or [arg]
+        outside = [n for name in seen for n in work.reads(name) if n.name not in members]
+        free = producer.sink.name == arg and not outside and not any(name in work.graph.outputs for name in seen)
         free = free and len(producer.nodes) + len(reader.nodes) <= MAX_NODES
-        if free and _kind(producer, reader) is not None:
+        if free and _kind(work, producer, reader) is not None:
             return producer
     return None
 
 
-def _kind(producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | None:
+def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | None:
     """Kind and space of the two together; None where they stay apart."""
-    shape = producer.sink.shape
+    parts = work.parts(producer.sink.name)
+    shape = parts[0].shape if parts else producer.sink.shape
     if producer.kind == "contraction" and reader.kind == "elementwise" and _equal(shape, reader.space):
         gathers = any(n.op == "gather" for n in reader.nodes)
         return None if gathers else ("contraction", shape)
+    if producer.kind == reader.kind == "contraction":
+        together = not parts and _equal(shape, reader.space) and _share_operand(producer, reader)
+        return ("contraction", shape) if together else None
     if producer.kind not in ("elementwise", "row"):
         return None
     if reader.kind == "contraction":
         # part of an epilogue: what is computed beside the contraction from what was stored, or from parameters
         beside = producer.kind == "elementwise" and not any(n.op == "gather" for n in producer.nodes)
-        first = reader.nodes[0]
-        feeds = any(n.name in first.args for n in producer.nodes)
+        feeds = any(n.name in c.args for n in producer.nodes for c in _contractions(reader))
         return ("contraction", reader.space) if beside and not feeds and _within(shape, reader.space) else None
     if reader.kind not in ("elementwise", "row") or not _rows_agree(producer, reader):
         return None
@@ -195,6 +215,19 @@ def _kind(producer: _Group, reader: _Group) -> tuple[str, tuple[Expr, ...]] | No
     if len(shape) == len(reader.space) and _equal(producer.space, reader.space):
         return kind, reader.space  # a reduction that kept its axis, used on the rows that it came from
     return None
+
+
+def _share_operand(producer: _Group, reader: _Group) -> bool:
+    """Whether the groups' contractions read one left operand, make values of one shape, and none feeds another."""
+    found = [*_contractions(producer), *_contractions(reader)]
+    first = found[0]
+    alike = all(n.op == first.op and n.args[0] == first.args[0] and _equal(n.shape, first.shape) for n in found)
+    apart = not any(n.name in c.args for n in producer.nodes for c in _contractions(reader))
+    return alike and apart and len(found) <= MAX_CONTRACTIONS
+
+
+def _contractions(group: _Group) -> list[Node]:
+    return [n for n in group.nodes if OPS[n.op].kind == "contraction"]
 
 
 def _rows_agree(producer: _Group, reader: _Group) -> bool:
@@ -217,13 +250,10 @@ def _within(small: tuple[Expr, ...], large: tuple[Expr, ...]) -> bool:
 
 
 def _merge(work: _Work, groups: dict[str, _Group], producer: _Group, reader: _Group) -> None:
-    found = _kind(producer, reader)
+    found = _kind(work, producer, reader)
     assert found is not None
     reader.kind, reader.space = found
     reader.nodes = sorted((*producer.nodes, *reader.nodes), key=lambda n: work.place[n.name])
-    if producer.kind == "contraction":  # its first node stays the contraction: prologues of it do not join
-        reader.nodes.sort(key=lambda n: n is not producer.nodes[0])
-        reader.nodes = [reader.nodes[0], *sorted(reader.nodes[1:], key=lambda n: work.place[n.name])]
     for node in reader.nodes:
         groups[node.name] = reader
 

@@ -355,6 +355,26 @@ def test_tf32_rounds_operands_and_ieee_does_not() -> None:
         assert not errors_of(task)
 
 
+SWIGLU = """
+T, C, F = 4096, 4096, 14336
+x: bf16[T, C]
+y = SiLU(Linear(x, F, θ.gate, bias=False)) * Linear(x, F, θ.up, bias=False)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "tf32"])
+@pytest.mark.parametrize("parted", [False, True])
+def test_two_products_of_one_operand_are_one_kernel_or_two_and_right(dtype: str, parted: bool) -> None:
+    products = "Linear(x, 2*F, θ.p).split(2)" if parted else "Linear(x, F, θ.p), Linear(x, F, θ.q, bias=False)"
+    head = f"T, C, F = 131, 67, 130\nx: {dtype.replace('t', '')}[T, C]\n"
+    tail = "\nprecision: tf32" if dtype == "tf32" else ""
+    (task,) = decompose(parse(f"{head}g, u = {products}\ny = SiLU(g) * u{tail}"), "v2").tasks
+    files = synthesize(task, CHIP)
+    assert [file.source.count("ct.launch(") for file in files] == [1, 2]
+    assert [file.source.count("torch.empty(") for file in files] == [0, 1]
+    assert not errors_of(task)
+
+
 MLP = """
 T, C = 200, 80
 x: bf16[T, C]
@@ -498,9 +518,9 @@ def test_the_proposer_has_all_its_ideas_at_once() -> None:
 
 
 @pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])
-@pytest.mark.parametrize("name", ["layernorm", "linear", "linear_residual", "attention"])
+@pytest.mark.parametrize("name", ["layernorm", "linear", "linear_residual", "attention", "swiglu"])
 def test_defaults_do_not_spill(name: str, arch: str, product: str) -> None:
-    task = everyday(name)
+    task = everyday(name) if name in NAMES else decompose(parse(SWIGLU), "v2").tasks[0]
     source = synthesize(task, chip(product))[0].source
     kernels: dict[str, bytes] = {}
     for policy in ("general", "sample"):

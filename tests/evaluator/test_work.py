@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from agent.proposers.synthesizer import synthesize
 from evaluator.timing.model import launch_work
 from evaluator.timing.work import SAMPLED_BLOCKS, Work, _sample
 from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.bound import bind
 from knowledge_base.chips import CHIPS
+from knowledge_base.snf import parse
+from knowledge_base.snf.decompose import decompose
 from knowledge_base.snf.everyday import everyday
 
 CHIP = CHIPS["h200"]
@@ -41,6 +46,15 @@ def test_a_matmul_counts_every_tile_whole_edges_included(candidates, M, N, K):
     assert work.mma == (64, 64, 64)
     assert work.sizes == pytest.approx([1] * len(work.sizes))
     assert (work.mean.mmas, work.mean.trips) == pytest.approx((depth, 1))  # the bias is loaded outside the loop
+
+
+def test_products_of_one_left_operand_free_its_buffers_together():
+    text = "T, C, F = 256, 128, 256\nx: bf16[T, C]\ny = SiLU(Linear(x, F, θ.a)) * Linear(x, F, θ.b)"
+    (task,) = decompose(parse(text), "v2").tasks
+    (work,) = works(synthesize(task, CHIP)[0].source, task)
+    steps = 128 / work.mma[2]
+    assert work.mean.steps == work.mean.mmas == pytest.approx(steps)
+    assert work.mean.flops == {"bf16": pytest.approx(2 * 2 * math.prod(work.mma) * steps)}
 
 
 def test_causal_attention_counts_the_triangle_and_its_longest_block(candidates):

@@ -21,8 +21,8 @@ RESERVED = frozenset(
 )  # fmt: skip
 # Variables that contractions' bodies have for themselves.
 OWN_VARIABLES = frozenset(
-    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "top", "total", "factor", "base",
-     "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
+    ("tile", "place", "first", "height", "step", "row_tiles", "column_tiles", "acc", "acc1", "acc2", "top", "total",
+     "factor", "base", "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
 )  # fmt: skip
 
 

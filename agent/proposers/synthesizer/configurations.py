@@ -37,6 +37,7 @@ _MMA: dict[str, Axes] = {
         "occupancy": [1, 2], "num_worker_warps": [8, 4],
     },
 }  # fmt: skip
+WIDEST_PAIR = 128  # columns of each of two accumulators: they share a block's registers
 # float32 without tensor cores: an accumulator of 64 by 64 leaves registers for the operands; TK is also the length of
 # the pieces in which products are summed (short pieces round less: with 8 to 16 no more than PyTorch on a CPU).
 _FMA: Axes = {
@@ -87,6 +88,10 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         base = _MMA.get(family(chip), _MMA["sm_120"]) if _on_tensor_cores(group, tf32) else _FMA
         lengths = {"TM": group.rows.extent, "TN": group.columns.extent, "TK": group.inner.extent}
         axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
+        if len(group.anchors) > 1:
+            axes["TN"] = sorted(tn for tn in axes["TN"] if tn <= WIDEST_PAIR)
+            if family(chip) == "sm_120":  # a loop over tiles takes registers from them
+                axes["PERSISTENT"] = sorted(axes["PERSISTENT"])
         if _reads_matrix(group):  # beside a wide accumulator it spills where tiles can't be loaded as a block
             axes["TN"].sort(key=lambda tn: tn != 64)
             axes["TK"].sort(key=lambda tk: tk != 64)

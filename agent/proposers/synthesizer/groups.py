@@ -25,7 +25,8 @@ class Stored:
 class Group:
     """One kernel.  ``grid`` are the axes of which a block has one element; rows and columns are the tiled ones.
 
-    anchors: the reductions in order of evaluation, or the one matmul (attention: the product with v).
+    anchors: the reductions in order of evaluation, or the matmuls, which share their left operand (attention: the
+    product with v).
     inner: matmul's contracted axis; attention's are head (of q and k) and keys.
     """
 

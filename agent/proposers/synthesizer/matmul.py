@@ -62,11 +62,13 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     assert columns is not None
     assert inner is not None
     writer.reserve()
-    anchor = group.anchors[0]
-    a, b = anchor.args
+    a = group.anchors[0].args[0]
+    accumulators = {anchor: f"acc{n}" for n, anchor in enumerate(group.anchors, 1)}
+    if len(accumulators) == 1:
+        accumulators = {group.anchors[0]: "acc"}
     tm, tn, tk = (writer.constant(str(x.tile)) for x in (rows, columns, inner))
     group_size = writer.constant("GROUP")
-    dtype = operand_dtype((a, b))
+    dtype = operand_dtype([x for anchor in group.anchors for x in anchor.args])
     acc_dtype = "f64" if dtype == "f64" else "f32"
     writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {tm})")
     writer.line(f"column_tiles = ct.cdiv({writer.expr(columns.extent)}, {tn})")
@@ -80,20 +82,26 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     writer.line(f"height = min(row_tiles - first, {group_size})")
     writer.line(f"i = first + {place} % ({group_size} * column_tiles) % height")
     writer.line(f"j = {place} % ({group_size} * column_tiles) // height")
-    writer.line(f"acc = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
+    for acc in accumulators.values():
+        writer.line(f"{acc} = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
     out_at = group_at(group)
     a_at = (*broadcast_at(out_at[:-2], a.shape[:-2]), out_at[-2], along(inner))
-    b_at = (*broadcast_at(out_at[:-2], b.shape[:-2]), along(inner), out_at[-1])
     with writer.block(f"for step in range(ct.cdiv({writer.expr(inner.extent)}, {tk})):", inner):
         left = operand(writer, a, a_at, (rows, inner), dtype, tf32)
-        right = operand(writer, b, b_at, (inner, columns), dtype, tf32)
-        writer.line(accumulate("acc", left, right, f"({tm}, {tn})", in_float32(dtype, tf32)))
-    writer.define(anchor, Tile("acc", acc_dtype, frozenset((rows, columns))))
+        for anchor, acc in accumulators.items():
+            b = anchor.args[1]
+            b_at = (*broadcast_at(out_at[:-2], b.shape[:-2]), along(inner), out_at[-1])
+            right = operand(writer, b, b_at, (inner, columns), dtype, tf32)
+            writer.line(accumulate(acc, left, right, f"({tm}, {tn})", in_float32(dtype, tf32)))
+    for anchor, acc in accumulators.items():
+        writer.define(anchor, Tile(acc, acc_dtype, frozenset((rows, columns))))
     store_all(writer, group, (rows, columns))
     size = writer.names.size
     tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
     tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
     doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
+    if len(accumulators) > 1:
+        doc = "Two matrix products of one left operand, accumulated in float32; what follows is computed on both."
     hints = ("occupancy", "num_ctas", "num_worker_warps")
     sizes = [x.extent for x in (rows, columns, *group.grid)]
     return KernelText(writer, doc, ("blocks",), hints, blocks_of(tiles), sizes, persistent=True)

@@ -172,6 +172,20 @@ class Primitives:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
         return self.make("select", [x], shape, x.dtype, name or x.name, axis=axis, index=index)
 
+    def part(self, x: Prim, parts: Expr, width: Expr, index: int) -> Prim:
+        """Part ``index`` of ``parts`` equal ones of the last axis, each ``width`` long; of a product it is the product
+        with that part of its right operand."""
+        if x.op == "matmul":
+            right = self.part(x.args[1], parts, width, index)
+            return self.make("matmul", [x.args[0], right], (*x.shape[:-1], width), x.dtype, x.name)
+        if x.op in ELEMENTWISE:
+            args = [a if a.shape[-1:] in ((), (1,)) else self.part(a, parts, width, index) for a in x.args]
+            return self.make(x.op, args, (*x.shape[:-1], width), x.dtype, x.name, **dict(x.attrs))
+        inner, axis = (x.args[0], x.attr("perm")[-1]) if x.op == "permute" else (x, len(x.shape) - 1)
+        apart = self.reshape(inner, (*inner.shape[:axis], parts, width, *inner.shape[axis + 1 :]))
+        chosen = self.select(apart, axis, index, x.name)
+        return chosen if inner is x else self.permute(chosen, x.attr("perm"), x.name)
+
 
 def work_dtype(dtype: str) -> str:
     """The dtype in which values stored as ``dtype`` are computed."""
@@ -272,6 +286,19 @@ def _merge(made: Primitives, node: Node, args: list[Prim]) -> Prim:
     return made.reshape(made.permute(x, (*range(rank - 3), rank - 2, rank - 3, rank - 1)), node.shape, node.name)
 
 
+def _select(made: Primitives, node: Node, args: list[Prim]) -> Prim:
+    (x,) = args
+    axis = node.attr("axis") % len(x.shape)
+    whole = x.args[0] if x.op == "reshape" else x
+    parted = len(x.shape) == len(whole.shape) + 1 and axis == len(x.shape) - 2 and x.shape[:axis] == whole.shape[:-1]
+    product = whole
+    while product.op in ELEMENTWISE and product.args:
+        product = product.args[0]
+    if parted and product.op == "matmul":
+        return made.part(whole, x.shape[axis], x.shape[-1], node.attr("index"))
+    return made.select(x, axis, node.attr("index"), node.name)
+
+
 def _split(made: Primitives, node: Node, args: list[Prim]) -> Prim:
     (x,) = args
     width = node.shape[-1]
@@ -306,9 +333,7 @@ _LOWER: dict[str, Callable[[Primitives, Node, list[Prim]], Prim]] = {
     "matmul": lambda made, node, args: _matmul(made, args[0], args[1], node.dtype, node.name),
     "permute": lambda made, node, args: made.permute(args[0], node.attr("perm"), node.name),
     "reshape": lambda made, node, args: made.reshape(args[0], node.shape, node.name),
-    "select": lambda made, node, args: made.select(
-        args[0], node.attr("axis") % len(args[0].shape), node.attr("index"), node.name
-    ),
+    "select": _select,
     "split": _split,
     "heads": _heads,
     "merge": _merge,

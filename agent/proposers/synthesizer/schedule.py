@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernels_generated.runtime.expr import evaluate
+from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.snf import ops
 from knowledge_base.snf.graph import FLOATS, Graph
 
@@ -34,19 +34,26 @@ class _Attached:
 
 
 def schedule(
-    graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool = False
+    graph: Graph,
+    outputs: Sequence[tuple[str, str]],
+    sizes: Mapping[str, int],
+    exact: bool = False,
+    paired: bool = True,
 ) -> Schedule:
     """The kernels for ``graph``.  ``outputs`` are (buffer, value) names.
 
-    sizes: where fusing depends on them.  exact: tiles may be taken to divide the sizes.
+    sizes: where fusing depends on them.  exact: tiles may be taken to divide the sizes.  paired: two products of one
+    left operand may be one kernel.
     """
-    return _Scheduler(graph, outputs, sizes, exact).run()
+    return _Scheduler(graph, outputs, sizes, exact, paired).run()
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool) -> None:
+    def __init__(
+        self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool, paired: bool
+    ) -> None:
         self.made, self.values = from_graph(graph)
-        self.sizes, self.exact, self.precision = sizes, exact, graph.precision
+        self.sizes, self.exact, self.paired, self.precision = sizes, exact, paired, graph.precision
         self.groups: list[Group] = []
         self.workspaces: list[Workspace] = []
         self.outputs = [(buffer, self.values[value]) for buffer, value in outputs]
@@ -306,13 +313,29 @@ class _Scheduler:
 
     def _matmul(self, v: Prim) -> Prim:
         a, b = (self.loadable(self.done[x]) for x in v.args)
+        node = self._again(v, [a, b])
+        if node in self.attached:
+            return node
+        first = self._beside(node) if self.paired else None
+        if first is not None:
+            place = self.attached[first]
+            place.group.anchors.append(node)
+            return self._attach(node, place.group, place.at)
         group = self._new("matmul")
         axes = axes_of(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = roles(axes)
         group.inner = Axis("step", a.shape[-1], "TK", self.exact, "inner")
-        node = self._again(v, [a, b])
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
+
+    def _beside(self, v: Prim) -> Prim | None:
+        """The only product of a group that ``v`` may be made beside: of the same left operand, in the same shape."""
+        for group in self.groups:
+            first = group.anchors[0] if group.kind == "matmul" and len(group.anchors) == 1 else None
+            alike = first is not None and first.args[0] is v.args[0] and first.args[1].dtype == v.args[1].dtype
+            if first is not None and alike and _same_shape(first.shape, v.shape) and self.latest(v) < group.order:
+                return first
+        return None
 
     def _attention_parts(self, v: Prim) -> tuple[Prim, Prim] | None:
         """(scores, q kᵀ) if ``v`` is an attention whose heads fit beside their accumulator."""
@@ -352,3 +375,7 @@ class _Scheduler:
         group.scores, group.product = new_scores, node_product
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
+
+
+def _same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    return len(a) == len(b) and all(map(ops.same, a, b))

@@ -35,6 +35,9 @@ def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterato
     approximate = approximate and all(t.dtype in ("bf16", "f16") for t in task.outputs)
     plan, names = _schedule(task, exact=False), make_names(task)
     yield print_file(_file(task, chip, plan, names, approximate)), "general: holds at every size"
+    if any(g.kind == "matmul" and len(g.anchors) > 1 for g in plan.groups):
+        apart = _schedule(task, exact=False, paired=False)
+        yield print_file(_file(task, chip, apart, names, approximate)), "general: each product a kernel of its own"
     once = _rows_read_once(task, chip, names, approximate)
     if once is not None:
         yield print_file(once), "rows of the sample's length, read once"
@@ -64,9 +67,9 @@ def _rows_read_once(task: Task, chip: Chip | None, names: Names, approximate: bo
     return None
 
 
-def _schedule(task: Task, exact: bool) -> Schedule:
+def _schedule(task: Task, exact: bool, paired: bool = True) -> Schedule:
     outputs = [(o.name, v) for o, v in zip(task.outputs, task.graph.outputs, strict=True)]
-    return schedule(task.graph, outputs, task.sizes, exact)
+    return schedule(task.graph, outputs, task.sizes, exact, paired)
 
 
 def _file(
