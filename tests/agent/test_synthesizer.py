@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from dataclasses import replace
@@ -28,7 +29,7 @@ from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Verdict
-from knowledge_base.snf import parse
+from knowledge_base.snf import load_target, parse
 from knowledge_base.snf.builder import Builder
 from knowledge_base.snf.decompose import decompose
 from knowledge_base.snf.everyday import NAMES, everyday
@@ -458,6 +459,16 @@ def test_what_belongs_together_is_one_launch() -> None:
     assert launches(everyday("attention")) == 1
     norms = b.node("softmax", [b.node("rmsnorm", [r, b.input("g", "bf16", ("N",), "weight")])])
     assert launches(task_of(b, {"M": 20, "N": 40}, norms.name)) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3-8b-block"])
+def test_every_axis_reaches_a_kernel(name: str) -> None:
+    for task in decompose(load_target(name).graph, "v2").tasks:
+        for product in ("h200", "b200", "rtx5070"):
+            for file in synthesize(task, chip(product)):
+                names = re.findall(r"\w+", file.source[file.source.index("num_sms=None") :])
+                axes = ast.literal_eval(file.source.split("AXES = ")[1].split("\n")[0])
+                assert [axis for axis in axes if axis not in names] == [], task.name
 
 
 def test_what_cannot_fuse_goes_through_a_workspace() -> None:

@@ -96,12 +96,14 @@ class Body:
 
     float_dtype: what scalars are computed in, f32 or f64.  approximate: whether the hardware's approximations will do.
     fixed: sizes of the sample that ``launch`` insists on.  latency: the hint for loads inside loops, where it is set.
+    tma_stores: whether TMA may serve stores.
     """
 
     def __init__(self, name: str, float_dtype: str, names: Names, approximate: bool = False) -> None:
         self.name, self.float_dtype, self.names, self.approximate = name, float_dtype, names, approximate
         self.fixed: dict[str, int] = {}
         self.latency: int | None = None
+        self.tma_stores = True
         self.parameters: dict[str, Parameter] = {}
         self.constants: list[str] = []
         self.flat: Expr | None = None  # the number of elements where all buffers are seen as one long row

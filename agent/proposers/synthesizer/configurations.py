@@ -18,7 +18,6 @@ Axes = dict[str, list[int]]
 
 # One tile of a row kernel by default: with more, a long expression spills.
 ROW_TILE = 2048
-LONG_ROW = 2048  # on sm_90 8 warps may take them: an RMSNorm of rows of 4096 took 21.9 us on an H200, with 4 22.7
 
 # Matrix tiles: 16-bit operands on tensor cores, by family.  sm_90: wgmma wants TM >= 64, and 256 columns want 8 warps;
 # sm_100: tcgen05 takes larger tiles and pairs of blocks; sm_120: mma.sync, less shared memory.  The first values are
@@ -107,7 +106,7 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         return {n: list(v) for n, v in base.items()}
     if group.columns is None:
         return {"CHUNK": [1024], "occupancy": [1]}
-    return _elementwise(group, sizes, chip)
+    return _elementwise(group, sizes)
 
 
 def _reads_matrix(group: Group) -> bool:
@@ -142,7 +141,7 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def _elementwise(group: Group, sizes: Mapping[str, int], chip: Chip | None) -> Axes:
+def _elementwise(group: Group, sizes: Mapping[str, int]) -> Axes:
     assert group.columns is not None
     columns = evaluate(group.columns.extent, sizes)
     if group.kind == "map" and group.transposes:
@@ -158,7 +157,4 @@ def _elementwise(group: Group, sizes: Mapping[str, int], chip: Chip | None) -> A
             "PERSISTENT": [1, 0], "occupancy": [4, 2, 8, 1],
         }  # fmt: skip
     rows = sorted((1, 2, 4, 8, 16), key=lambda r: (abs(r.bit_length() - best.bit_length()), r))[:4]
-    axes = {"ROWS": rows, "CHUNK": chunks[:3], "PERSISTENT": [1, 0], "occupancy": [4, 2, 8, 1]}
-    if family(chip) == "sm_90" and columns >= LONG_ROW:
-        axes["num_worker_warps"] = [4, 8]
-    return axes
+    return {"ROWS": rows, "CHUNK": chunks[:3], "PERSISTENT": [1, 0], "occupancy": [4, 2, 8, 1]}

@@ -170,7 +170,9 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
     """Blocks of rows; a reduction reads its row in chunks, and what needs its result reads the row again.
 
     chunks: the pieces of a row whose length is known: then all of it is read once and stays in registers.  Where rows
-    have one index the blocks stride through them: what all rows share is loaded once, before.
+    have one index the blocks stride through them: what all rows share is loaded once, before.  They store without TMA,
+    which takes a detour through shared memory (RMSNorm of 4096 rows of 4096 on an H200: 21.7 us, with it 25.3; softmax
+    of 8192 rows of 1024 13.9, with it 14.7; layernorm of 8192 rows of 768 11.1 both).
     """
     rows, columns = group.rows, group.columns
     assert columns is not None
@@ -179,7 +181,7 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
     if parts and rows is not None and not group.grid:
         tiles = f"ct.cdiv({writer.expr(rows.extent)}, {writer.constant(str(rows.tile))})"
         with writer.block(f"for i in range(ct.bid(0), {tiles}, ct.num_blocks(0)):", rows):
-            writer.latency = ROW_LATENCY
+            writer.latency, writer.tma_stores = ROW_LATENCY, False
             _rows_body(writer, group, (rows, columns), parts)
         setup = blocks_of(f"ct.cdiv({writer.names.size(rows.extent)}, ROWS)")
         return KernelText(writer, _rows_doc(chunks), ("blocks",), setup=setup, sizes=sizes, striding=True)

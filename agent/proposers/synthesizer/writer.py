@@ -409,7 +409,7 @@ class KernelWriter(Body):
         bounds = ", check_bounds=False" if place.exact else ""
         # One value a row lies in memory without gaps; TMA may write behind its end (compiler_faults.jsonl).
         column = self.flat is None and (len(array.shape) == 1 or array.shape[-1] == 1)
-        tma = ", allow_tma=False" if column and tile.axes else ""
+        tma = ", allow_tma=False" if not self.tma_stores or (column and tile.axes) else ""
         self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds}{tma})")
 
 
