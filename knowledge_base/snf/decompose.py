@@ -27,7 +27,7 @@ from . import axes as sizes
 from . import views
 from .canonical import canonicalise
 from .graph import Graph, Node, Tensor
-from .ops import OPS, ShapeError, broadcast, is_scalar, same
+from .ops import OPS, ShapeError, broadcast, is_scalar, same_shape
 from .task import Call, Decomposition
 
 MAX_CONTRACTIONS = 2  # of a fused task beside attention: each has an accumulator in registers
@@ -191,11 +191,11 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
     """Kind and space of the two together; None where they stay apart."""
     parts = work.parts(producer.sink.name)
     shape = parts[0].shape if parts else producer.sink.shape
-    if producer.kind == "contraction" and reader.kind == "elementwise" and _equal(shape, reader.space):
+    if producer.kind == "contraction" and reader.kind == "elementwise" and same_shape(shape, reader.space):
         gathers = any(n.op == "gather" for n in reader.nodes)
         return None if gathers else ("contraction", shape)
     if producer.kind == reader.kind == "contraction":
-        together = not parts and _equal(shape, reader.space) and _share_operand(producer, reader)
+        together = not parts and same_shape(shape, reader.space) and _share_operand(producer, reader)
         return ("contraction", shape) if together else None
     if producer.kind not in ("elementwise", "row"):
         return None
@@ -207,12 +207,12 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
     if reader.kind not in ("elementwise", "row") or not _rows_agree(producer, reader):
         return None
     kind = "row" if "row" in (producer.kind, reader.kind) else "elementwise"
-    if _equal(shape, producer.space) and _within(shape, reader.space):
+    if same_shape(shape, producer.space) and _within(shape, reader.space):
         # a smaller producer is computed again for every row: for elementwise ops on parameters that costs nothing
-        return (kind, reader.space) if producer.kind == "elementwise" or _equal(shape, reader.space) else None
-    if _equal(shape, reader.space) and reader.kind == "elementwise":
+        return (kind, reader.space) if producer.kind == "elementwise" or same_shape(shape, reader.space) else None
+    if same_shape(shape, reader.space) and reader.kind == "elementwise":
         return kind, producer.space  # elementwise ops on what a reduction left of the rows
-    if len(shape) == len(reader.space) and _equal(producer.space, reader.space):
+    if len(shape) == len(reader.space) and same_shape(producer.space, reader.space):
         return kind, reader.space  # a reduction that kept its axis, used on the rows that it came from
     return None
 
@@ -221,7 +221,7 @@ def _share_operand(producer: _Group, reader: _Group) -> bool:
     """Whether the groups' contractions read one left operand, make values of one shape, and none feeds another."""
     found = [*_contractions(producer), *_contractions(reader)]
     first = found[0]
-    alike = all(n.op == first.op and n.args[0] == first.args[0] and _equal(n.shape, first.shape) for n in found)
+    alike = all(n.op == first.op and n.args[0] == first.args[0] and same_shape(n.shape, first.shape) for n in found)
     apart = not any(n.name in c.args for n in producer.nodes for c in _contractions(reader))
     return alike and apart and len(found) <= MAX_CONTRACTIONS
 
@@ -238,13 +238,9 @@ def _rows_agree(producer: _Group, reader: _Group) -> bool:
     return rows + (1 if reductions else 0) <= 1 and not (gathers and (rows or reductions))
 
 
-def _equal(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
-    return len(a) == len(b) and all(map(same, a, b))
-
-
 def _within(small: tuple[Expr, ...], large: tuple[Expr, ...]) -> bool:
     try:
-        return _equal(broadcast([small, large]), large)
+        return same_shape(broadcast([small, large]), large)
     except ShapeError:
         return False
 
@@ -285,7 +281,7 @@ def _join_attention(work: _Work, groups: dict[str, _Group], softmax: Node) -> No
 def _same_scores(work: _Work, name: str, softmax: Node) -> bool:
     """Whether a value may lie on the way from the scores: a product of softmax' shape, or elementwise on one."""
     value = work.graph.value(name)
-    if not isinstance(value, Node) or is_scalar(value) or not _equal(value.shape, softmax.shape):
+    if not isinstance(value, Node) or is_scalar(value) or not same_shape(value.shape, softmax.shape):
         return False
     return value.op == "matmul" or (OPS[value.op].kind == "elementwise" and name in work.from_products)
 

@@ -87,6 +87,11 @@ def same(a: Expr, b: Expr) -> bool:
     return decide("==", a, b) is True
 
 
+def same_shape(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are equal for all dimensions."""
+    return len(a) == len(b) and all(map(same, a, b))
+
+
 def divide(size: Expr, by: Expr) -> Expr | None:
     """size / by where it is exact for all dimensions, else None."""
     quotient = build("fdiv", size, by) if not same(by, 0) else 0

@@ -89,7 +89,7 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
         if len(group.anchors) > 1:
             axes["TN"] = sorted(tn for tn in axes["TN"] if tn <= WIDEST_PAIR)
-            if family(chip) == "sm_120":  # a loop over tiles takes registers from them
+            if family(chip) == "sm_120":  # a loop over tiles needs registers too, and two accumulators leave none
                 axes["PERSISTENT"] = sorted(axes["PERSISTENT"])
         if _reads_matrix(group):  # beside a wide accumulator it spills where tiles can't be loaded as a block
             axes["TN"].sort(key=lambda tn: tn != 64)

@@ -63,9 +63,8 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     assert inner is not None
     writer.reserve()
     a = group.anchors[0].args[0]
-    accumulators = {anchor: f"acc{n}" for n, anchor in enumerate(group.anchors, 1)}
-    if len(accumulators) == 1:
-        accumulators = {group.anchors[0]: "acc"}
+    names = ("acc",) if len(group.anchors) == 1 else ("acc1", "acc2")
+    accumulators = dict(zip(group.anchors, names, strict=True))
     tm, tn, tk = (writer.constant(str(x.tile)) for x in (rows, columns, inner))
     group_size = writer.constant("GROUP")
     dtype = operand_dtype([x for anchor in group.anchors for x in anchor.args])

@@ -287,6 +287,7 @@ def _merge(made: Primitives, node: Node, args: list[Prim]) -> Prim:
 
 
 def _select(made: Primitives, node: Node, args: list[Prim]) -> Prim:
+    """One of the equal parts into which a product (with its bias) is split is a smaller product; others are views."""
     (x,) = args
     axis = node.attr("axis") % len(x.shape)
     whole = x.args[0] if x.op == "reshape" else x

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernels_generated.runtime.expr import Expr, evaluate
+from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf import ops
 from knowledge_base.snf.graph import FLOATS, Graph
 
@@ -331,9 +331,11 @@ class _Scheduler:
     def _beside(self, v: Prim) -> Prim | None:
         """The only product of a group that ``v`` may be made beside: of the same left operand, in the same shape."""
         for group in self.groups:
-            first = group.anchors[0] if group.kind == "matmul" and len(group.anchors) == 1 else None
-            alike = first is not None and first.args[0] is v.args[0] and first.args[1].dtype == v.args[1].dtype
-            if first is not None and alike and _same_shape(first.shape, v.shape) and self.latest(v) < group.order:
+            if group.kind != "matmul" or len(group.anchors) > 1 or self.latest(v) >= group.order:
+                continue
+            (first,) = group.anchors
+            alike = first.args[0] is v.args[0] and first.args[1].dtype == v.args[1].dtype
+            if alike and ops.same_shape(first.shape, v.shape):
                 return first
         return None
 
@@ -375,7 +377,3 @@ class _Scheduler:
         group.scores, group.product = new_scores, node_product
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
-
-
-def _same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    return len(a) == len(b) and all(map(ops.same, a, b))
