@@ -42,6 +42,17 @@ def dtypes() -> st.SearchStrategy[str]:
 
 
 @st.composite
+def _operands(draw: st.DrawFn, names: list[str], dtype: str, count: int, lines: list[str]) -> list[str]:
+    """So many inputs that broadcast to ``names``: whole, one row, one column, one element, with fewer axes or all."""
+    found = []
+    for i in range(draw(st.integers(0, count))):
+        shape = [name if draw(st.integers(0, 2)) else "1" for name in names[draw(st.integers(0, len(names) - 1)) :]]
+        lines.append(f"x{i}: {dtype}[{', '.join(shape)}]")
+        found.append(f"x{i}")
+    return found
+
+
+@st.composite
 def _chain(draw: st.DrawFn, values: list[str], steps: int, lines: list[str], prefix: str = "e") -> str:
     """Lines that combine ``values`` elementwise; returns the last name."""
     last = values[0]
@@ -65,12 +76,7 @@ def elementwise_texts(draw: st.DrawFn, most: int = 300) -> str:
     dtype = draw(dtypes())
     lines = [f"{name} = {draw(sizes(most if name != 'B' else 5))}" for name in names]
     lines.append(f"x: {dtype}[{', '.join(names)}]")
-    values = ["x"]
-    for i in range(draw(st.integers(0, 2))):
-        kept = names[draw(st.integers(0, rank - 1)) :]
-        shape = [n if n == "N" or draw(st.integers(0, 3)) else "1" for n in kept]
-        lines.append(f"x{i}: {dtype}[{', '.join(shape)}]")
-        values.append(f"x{i}")
+    values = ["x", *draw(_operands(names, dtype, 2, lines))]
     last = draw(_chain(values, draw(st.integers(1, 6)), lines))
     lines.append(f"y = {last} + x")
     return "\n".join(lines)
@@ -82,10 +88,15 @@ def reduction_texts(draw: st.DrawFn, most: int = 300) -> str:
     rank = draw(st.integers(1, 3))
     names = ["B", "M", "N"][-rank:]
     lines = [f"{name} = {draw(sizes(most if name != 'B' else 5))}" for name in names]
-    lines.append(f"x: {draw(dtypes())}[{', '.join(names)}]")
-    before = draw(_chain(["x"], draw(st.integers(0, 2)), lines, "a"))
-    lines.append(f"r = {draw(st.sampled_from(REDUCTIONS)).format(before)}")
-    after = draw(_chain(["r"], draw(st.integers(0, 2)), lines, "b"))
+    dtype = draw(dtypes())
+    lines.append(f"x: {dtype}[{', '.join(names)}]")
+    beside = draw(_operands(names, dtype, 2, lines))
+    before = draw(_chain(["x", *beside], draw(st.integers(0, 2)), lines, "a"))
+    # The difference of one number with itself is exactly 0 in PyTorch alone: a multiply-add rounds once less.
+    reduction = draw(st.sampled_from([r for r in REDUCTIONS if "exp" not in r or "N = 1" not in lines]))
+    lines.append(f"r = {reduction.format(before)}")
+    rows = reduction.split("(")[0] in ("Sum", "Mean", "Max", "Var")
+    after = draw(_chain(["r", *([] if rows else beside)], draw(st.integers(0, 2)), lines, "b"))
     lines.append(f"outputs = {after}")
     return "\n".join(lines)
 
@@ -111,7 +122,7 @@ def epilogue_texts(draw: st.DrawFn, most: int = 300) -> str:
     if draw(st.booleans()):
         lines.append(f"h = {draw(st.sampled_from(ACTIVATIONS)).format('h')}")
     if draw(st.booleans()):
-        shape = draw(st.sampled_from([f"{rows}, N", "N", "M, N"]))
+        shape = draw(st.sampled_from([f"{rows}, N", "N", "M, N", f"{rows}, 1", "M, 1", "1, N", "1, 1", "1"]))
         lines += [f"r: {dtype}[{shape}]", f"h = {draw(st.sampled_from(['h + r', 'r + h', 'h * r']))}"]
     if dtype == "f32" and draw(st.booleans()):
         lines.append("precision: tf32")
@@ -137,6 +148,10 @@ def attention_texts(draw: st.DrawFn, most: int = 300) -> str:
             lines += [f"{name}: {dtype}[B, T, H*D]" for name in "qkv"]
         q, k, v, merge = "Heads(q, H)", "Heads(k, H)", "Heads(v, H)", "Merge({0})"
     scores = draw(st.sampled_from(["{0} @ {1}.T / sqrt(D)", "{0} @ {1}.T * 0.25"])).format(q, k)
+    shape = draw(st.sampled_from(["", "", "H, T, T", "T, T", "T, 1", "1, T", "T", "H, 1, 1", "1"]))
+    if shape:
+        lines.append(f"m: {dtype}[{shape}]")
+        scores = f"{scores} + m"
     result = merge.format(f"att @ {v}")
     lines += [f"att = Softmax({scores}{mask})", f"y = {result}"]
     return "\n".join(lines)

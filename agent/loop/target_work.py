@@ -309,7 +309,7 @@ def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
 
 
 def _work(works: list[TaskWork], context: RunContext) -> list[TaskResult]:
-    """Every task's result, in the order of ``works``.  An error or Ctrl-C ends the others, then is raised.
+    """Every task's result, in the order of ``works``.  What the machine lacks, or Ctrl-C, ends all, then is raised.
 
     Where a proposer is waited for, all tasks are under way at once, though no more compute than there are slots.
     """

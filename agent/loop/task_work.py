@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from agent.console import count, us
 from agent.proposers import ProposalRequest, Proposer
+from evaluator.judging import defect
 from evaluator.timing import floor_us
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EnvironmentLacks
-from knowledge_base.records import Candidate, Measurement, Stage, Trial
+from knowledge_base.records import Candidate, Measurement, Stage, Trial, Verdict
 from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 
@@ -79,6 +81,7 @@ class TaskWork:
         self.special: Trial | None = None  # one that is faster and refuses some sizes
         self.done = 0.0  # share of the task's work, for the bar
         self.over = ""  # why its last proposer was asked no more
+        self.failed: Verdict | None = None  # what is said of a defect that ended it
 
     def run(self) -> TaskResult:
         """Finds, records and writes the task's winner."""
@@ -97,10 +100,24 @@ class TaskWork:
             if self.general is None:
                 self.say_end(False, "stopped")
                 return self.result("unfinished", self.why_unfinished(), start)
-        result = self.conclude(start)
+        except Exception as error:  # the others go on, and what this task has found stands
+            self.fail(error)
+        try:
+            result = self.conclude(start)
+        except EnvironmentLacks:
+            raise
+        except Exception as error:
+            failed = self.fail(error)
+            result = self.result(failed.status.value, failed.message, start)
         best = result.trial
         self.say_end(result.correct, f"{best.candidate.digest[:8]} {result.status}" if best else result.status)
         return result
+
+    def fail(self, error: Exception) -> Verdict:
+        """Notes a defect of ours that ends this task alone."""
+        self.context.folder.log(f"{self.label}: {''.join(traceback.format_exception(error))}")
+        self.failed = defect(error)
+        return self.failed
 
     def why_unfinished(self) -> str:
         """What the run's end kept from this task."""
@@ -328,6 +345,8 @@ class TaskWork:
     def conclude(self, start: float) -> TaskResult:
         """Writes and records the winners; the faster one stands in the table."""
         if self.general is None:
+            if self.failed is not None:
+                return self.result(self.failed.status.value, self.failed.message, start)
             if self.special is not None:
                 return self.result("infeasible", "no candidate is correct at every size", start)
             if self.rejected:

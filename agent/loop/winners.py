@@ -142,6 +142,7 @@ def task_document(task: Task) -> dict[str, Any]:
         "constraints": [f"{show_size(a)} {comparison} {show_size(b)}" for comparison, a, b in task.constraints],
         "inputs": arguments(task.inputs),
         "outputs": arguments(task.outputs),
+        **({"given": list(task.size_arguments)} if task.size_arguments else {}),
         "snf": show(task.graph),
     }
 

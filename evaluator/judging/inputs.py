@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf.graph import FLOATS, Graph, Node, Tensor, shape_at
 from knowledge_base.snf.ops import is_scalar, kind
+from knowledge_base.snf.ranges import WHOLE, Interval, indices, interval, reaching
 
 DOMAIN = frozenset(("log", "sqrt", "rsqrt", "pow", "div"))  # mostly NaN, or dominated by poles, on normal inputs
 
@@ -66,10 +69,16 @@ def draw(graph: Graph, sizes: Mapping[str, int], distribution: str, seed: int) -
 
     The same arguments give the same values on every machine.  Raises KeyError for an unknown distribution.
     """
-    return {tensor.name: _draw_tensor(graph, tensor, sizes, distribution, seed) for tensor in graph.inputs}
+    ranges = _index_ranges(graph, sizes)
+    return {
+        tensor.name: _draw_tensor(graph, tensor, sizes, distribution, seed, ranges.get(tensor.name, PLAIN_INTEGERS))
+        for tensor in graph.inputs
+    }
 
 
-def _draw_tensor(graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distribution: str, seed: int) -> torch.Tensor:
+def _draw_tensor(
+    graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distribution: str, seed: int, integers: tuple[int, int]
+) -> torch.Tensor:
     text = f"{seed} {distribution} {tensor.name} {sorted(sizes.items())}"
     generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]))
     shape = shape_at(tensor.shape, sizes)
@@ -77,7 +86,7 @@ def _draw_tensor(graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distrib
     if tensor.dtype == "bool":
         return torch.rand(shape, generator=generator) < 0.5
     if tensor.dtype not in (*FLOATS, "f64"):
-        return _indices(shape, _index_limit(graph, tensor, sizes), distribution, generator).to(dtype)
+        return _indices(shape, *integers, distribution, generator).to(dtype)
     whole = elementwise(graph)
     if tensor.role == "weight" and len(shape) > 1:
         values = _WEIGHTS.get(distribution, _normal)(shape, tensor.dtype, whole, generator)
@@ -177,30 +186,53 @@ _WEIGHTS: dict[str, _Draw] = {
 # ---------------------------------------------------------------------------------------------------- integers
 
 
-def _indices(shape: tuple[int, ...], limit: int, distribution: str, generator: torch.Generator) -> torch.Tensor:
-    if distribution == "zeros":
-        return torch.zeros(shape, dtype=torch.int64)
-    if distribution == "ones":
-        return torch.full(shape, min(1, limit - 1), dtype=torch.int64)
+PLAIN_INTEGERS = (0, 7)  # between which integer inputs lie that index nothing
+
+
+def _indices(
+    shape: tuple[int, ...], least: int, greatest: int, distribution: str, generator: torch.Generator
+) -> torch.Tensor:
+    if distribution in ("zeros", "ones"):
+        value = min(max(int(distribution == "ones"), least), greatest)
+        return torch.full(shape, value, dtype=torch.int64)
     if distribution == "extreme":  # only the first and the last row
-        return torch.randint(2, shape, generator=generator) * (limit - 1)
-    return torch.randint(limit, shape, generator=generator)
+        return torch.randint(2, shape, generator=generator) * (greatest - least) + least
+    return torch.randint(least, greatest + 1, shape, generator=generator)
 
 
-PLAIN_INTEGERS = 8  # integer inputs that index nothing lie in 0 … 7
+def _index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """The least and the greatest value of each integer input that reaches a gather's index.
 
+    With every input in its range all indices lie in their tables; one input after the other gets as wide a range as
+    those before it leave.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    looked_up = [(index, _rows(table, sizes), reaching(graph, index)) for _, index, table in indices(graph)]
+    whole = [t.name for t in graph.inputs if t.dtype in WHOLE and any(t.name in inputs for _, _, inputs in looked_up)]
 
-def _index_limit(graph: Graph, tensor: Tensor, sizes: Mapping[str, int]) -> int:
-    """One more than the largest index ``tensor`` may hold: the least table size among the gathers that it reaches."""
-    reached = {tensor.name}
-    limit: int | None = None
-    for node in graph.nodes:  # in topological order
-        if node.op == "gather" and len(node.args) == 2 and node.args[1] in reached:
-            rows = _rows(graph.value(node.args[0]), sizes)
-            limit = rows if limit is None else min(limit, rows)
-        if (kind(node.op) == "view" or node.op in ("cast", "concat")) and reached & set(node.args):
-            reached.add(node.name)
-    return PLAIN_INTEGERS if limit is None else limit
+    def ends(index: str, name: str, least: int, greatest: int) -> tuple[int | None, int | None]:
+        given: dict[str, Interval] = {**dict.fromkeys(whole, (0, 0)), **found, name: (least, greatest)}
+        low, high = interval(graph, index, given)
+        return None if low is None else evaluate(low, sizes), None if high is None else evaluate(high, sizes)
+
+    def inside(name: str, least: int, greatest: int) -> bool:
+        for index, rows, inputs in looked_up:
+            low, high = ends(index, name, least, greatest)
+            if name in inputs and not (low is not None and high is not None and low >= 0 and high < rows):
+                return False
+        return True
+
+    for name in whole:
+        reached = [(index, rows) for index, rows, inputs in looked_up if name in inputs]
+        most = max(rows for _, rows in reached)
+        starts = {0, *(-low for index, _ in reached if (low := ends(index, name, 0, 0)[0]) is not None)}
+        ranges = []
+        for least in starts:
+            span = bisect_left(range(most + 1), True, key=lambda more: not inside(name, least, least + more)) - 1
+            ranges += [(span, least)] if span >= 0 else []
+        span, least = max(ranges, default=(0, 0))
+        found[name] = (least, least + span)
+    return found
 
 
 def _rows(table: Tensor | Node, sizes: Mapping[str, int]) -> int:

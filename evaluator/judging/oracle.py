@@ -180,7 +180,7 @@ class Oracle:
             self._stale -= answer is not None
         kind, body = answer
         if kind == "error":
-            raise OracleDefect(f"the reference failed:\n{body}")
+            raise OracleDefect(f"the reference failed: {body}")
         return Expected(
             {name: unpack(packed) for name, packed in body["inputs"].items()},
             tuple(unpack(packed) for packed in body["reference"]),

@@ -11,6 +11,7 @@ import traceback
 from collections import OrderedDict
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,8 +84,9 @@ def serve(line: Connection, answers: Answers) -> None:
             return
         try:
             message: tuple[str, Any] = ("answer", answers.to(q))
-        except Exception:
-            message = ("error", traceback.format_exc())
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            message = ("error", f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
         try:
             line.send(message)
         except OSError:

@@ -256,7 +256,7 @@ def _satisfy(task: Task, row: Sizes) -> Sizes | None:
     None where that fails.
     """
     row = dict(row)
-    for _ in range(4):
+    for _ in range(2 * len(task.constraints) + 2):
         broken = next((c for c in task.constraints if not _holds(c, row)), None)
         if broken is None:
             return row

@@ -22,6 +22,7 @@ from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.graph import Tensor
+from knowledge_base.snf.printer import arguments
 from knowledge_base.snf.task import Task
 
 from . import contract
@@ -92,7 +93,7 @@ def trace(
             raise KeyError(f"sizes {sorted(request.sizes)}, the task has {sorted(task.sizes)}")
         if request.policy not in POLICIES:
             raise ValueError(f"policy {request.policy!r}: one of {', '.join(POLICIES)}")
-    found = contract.read(source, len(inputs) + len(outputs))
+    found = contract.read(source, arguments(task))
     if isinstance(found, contract.Breach):
         return [_breach(found, source)] * len(requests)
     axes = [_axes(found, request, source) for request in requests]
@@ -106,7 +107,12 @@ def trace(
         "source": source,
         "import_s": limits.import_s,
         "trace_s": limits.trace_s,
-        "task": {"identity": task.identity, "inputs": _tensors(inputs), "outputs": _tensors(outputs)},
+        "task": {
+            "identity": task.identity,
+            "inputs": _tensors(inputs),
+            "outputs": _tensors(outputs),
+            "numbers": task.size_arguments,
+        },
         "chip": {fact: getattr(chip, fact, None) for fact in CHIP_FACTS},
         "requests": [
             {

@@ -1,14 +1,15 @@
 """What a candidate file must look like, checked on its text alone: nothing is run.
 
 The contract: ``import cuda.tile as ct`` (plus a short list of modules), optionally ``AXES``, a literal dictionary from
-a name to its possible values, and ``launch(stream, <inputs>, <outputs>, *, <axes>, num_sms=None)``.  The parent checks
-it before a child is started; the child takes its list of modules from here.  Standard library only.
+a name to its possible values, and ``launch(stream, <inputs>, <outputs>, <sizes>, *, <axes>, num_sms=None)``; sizes are
+those that no array tells.  The parent checks it before a child is started; the child takes its list of modules from
+here.  Standard library only.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +49,8 @@ class Contract:
     launch_line: int
 
 
-def read(source: str, arrays: int | None = None) -> Contract | Breach:
-    """Reads and checks ``source``.  ``arrays``: how many arrays launch takes after its stream; None: not checked."""
+def read(source: str, arguments: Sequence[str] | None = None) -> Contract | Breach:
+    """Reads and checks ``source``.  ``arguments``: what launch takes after its stream, as text; None: not checked."""
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         return Breach("source-too-large", f"the file has more than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
@@ -71,7 +72,7 @@ def read(source: str, arrays: int | None = None) -> Contract | Breach:
         line = _defines(tree, name)
         if line is not None:
             return Breach("pack-unsupported", f"{name}: weights prepared ahead of launch are not supported yet", line)
-    return _signature(launches[-1], axes, arrays)
+    return _signature(launches[-1], axes, arguments)
 
 
 def _imports(tree: ast.Module) -> Breach | None:
@@ -139,7 +140,9 @@ def _axes(tree: ast.Module) -> dict[str, list[Any]] | Breach:
     return {name: list(choices) for name, choices in axes.items()}
 
 
-def _signature(launch: ast.FunctionDef, axes: dict[str, list[Any]], arrays: int | None) -> Contract | Breach:
+def _signature(
+    launch: ast.FunctionDef, axes: dict[str, list[Any]], arguments: Sequence[str] | None
+) -> Contract | Breach:
     args = launch.args
     positional = [a.arg for a in (*args.posonlyargs, *args.args)]
     keywords = [a.arg for a in args.kwonlyargs]
@@ -151,11 +154,11 @@ def _signature(launch: ast.FunctionDef, axes: dict[str, list[Any]], arrays: int 
     # A file may take its axes as ordinary parameters with a default; the arrays are what stands before those.
     plain = len(positional) - len(args.defaults)
     required, keywords = positional[1:plain], positional[plain:] + keywords
-    if arrays is not None and len(required) != arrays:
+    if arguments is not None and len(required) != len(arguments):
         return Breach(
             "bad-launch",
-            f"launch takes {len(required)} arrays after stream ({', '.join(required) or 'none'}), "
-            f"this task has {arrays}: its inputs, then its outputs",
+            f"launch takes {len(required)} parameters after stream ({', '.join(required) or 'none'}), "
+            f"this task has {len(arguments)}: {', '.join(arguments)}",
             line,
         )
     missing = [name for name in axes if name not in keywords]

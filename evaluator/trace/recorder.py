@@ -84,13 +84,13 @@ class Recorder:
         value = evaluate(expr, self._dims)
         return value if self.policy == "concrete" or isinstance(expr, int) else SymbolicSize(self.context, expr, value)
 
-    def arguments(self) -> list[Tensor]:
-        """The task's inputs, then its outputs, as arrays without data."""
-        out = []
+    def arguments(self) -> list[Tensor | Number]:
+        """The task's inputs, then its outputs, as arrays without data, then the sizes that these don't tell."""
+        out: list[Tensor | Number] = []
         for tensor in (*self._task["inputs"], *self._task["outputs"]):
             shape = Shape(self.number(s) for s in tensor["shape"])
             out.append(self._argument(tensor["name"], tensor["role"], BY_CODE[tensor["dtype"]], shape))
-        return out
+        return [*out, *map(self.number, self._task["numbers"])]
 
     def _argument(self, name: str, role: str, dtype: Dtype, shape: Shape) -> Tensor:
         self._arguments.append(

@@ -563,7 +563,7 @@ def _dtype(op: OpSpec, args: Sequence[Tensor | Node], attrs: Attrs) -> str:
     stored = [a.dtype for a in used if not is_scalar(a)]
     result = stored[0] if op.dtype in ("first", "sum") else promote(stored)
     if result in ("i32", "i64", "bool"):
-        whole = all(isinstance(a, Node) and isinstance(a.attr("value", a.attr("expr")), int | str) for a in scalars)
+        whole = all(isinstance(a, Node) and (a.op == "dim" or isinstance(a.attr("value"), int)) for a in scalars)
         if op.dtype == "float" or not whole:
             return "f32"
         if op.dtype == "sum":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kernels_generated.runtime import syntax
-from kernels_generated.runtime.expr import evaluate, holds
+from kernels_generated.runtime.expr import evaluate, holds, symbols
 from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import UserError, nearest
 
@@ -23,8 +23,9 @@ from .errors import SnfError
 from .expressions import CONSTANTS, Evaluator
 from .graph import DTYPES, Graph, Node, Tensor, shape_at
 from .ops import is_scalar
+from .ranges import WHOLE, Interval, indices, interval
 from .reading import Function, Path, Real, Size, Value
-from .task import constraints
+from .task import needs
 
 MAX_TEXT = 1 << 19  # characters: a 48-layer GPT-2 printed in full has about 150,000
 MAX_LINE = 10_000
@@ -349,14 +350,25 @@ class _Reader(Evaluator):
                 reason = f"{value.name} would have shape {list(sizes)} at the samples"
                 raise SnfError(self.name, *where, reason, "sizes are at least 1, tensors at most 2^40 elements", source)
 
-        for comparison, left, right in constraints(graph):
+        for node, index, table in indices(graph):
+            whole: dict[str, Interval] = {t.name: (0, 0) for t in graph.inputs if t.dtype in WHOLE}
+            if None in interval(graph, index, whole):
+                source, rows = self.lines[node.where[0] - 1], show_size(table.shape[0])
+                reason = f"nothing says that {index} stays within the {rows} rows of {table.name}"
+                raise SnfError(self.name, *node.where, reason, f"bound it: Minimum(Maximum(i, 0), {rows} - 1)", source)
+        for node, (comparison, left, right) in needs(graph):
             values = [evaluate(e, graph.sizes) for e in (left, right)]
             if not holds(comparison, *values):
                 need = f"{show_size(left)} {comparison} {show_size(right)}"
-                raise UserError(
-                    f"{self.name}: at the samples {need} does not hold: {values[0]} and {values[1]}",
+                line, column = node.where
+                source = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+                reason, mend = (
+                    f"at the samples {need} does not hold: {values[0]} and {values[1]}",
                     f"choose sizes with {need}",
                 )
+                if not symbols(left) | symbols(right):
+                    reason, mend = f"{need} never holds: an index is outside of what it looks into", ""
+                raise SnfError(self.name, line, column, reason, mend, source)
 
     def _check_overrides(self) -> None:
         rests = [r.rest for r in self.dims.rewrites.values()]

@@ -54,9 +54,18 @@ def declaration(tensor: Tensor) -> str:
 
 
 def signature(task: Task) -> str:
-    """The task's arrays in the order of ``launch``: ``linear(x[M,K], w[N,K], b[N]) -> y[M,N]``."""
+    """The task's arrays in the order of ``launch``: ``linear(x[M,K], w[N,K], b[N]) -> y[M,N]``.
+
+    Sizes that launch is given because no array tells them come last: ``-> y[M,N], given N2``.
+    """
     inputs = ", ".join(map(_array, task.inputs))
-    return f"{task.name}({inputs}) -> {', '.join(map(_array, task.outputs))}"
+    given = f", given {', '.join(task.size_arguments)}" if task.size_arguments else ""
+    return f"{task.name}({inputs}) -> {', '.join(map(_array, task.outputs))}{given}"
+
+
+def arguments(task: Task) -> tuple[str, ...]:
+    """What ``launch`` takes after its stream, in order: inputs, outputs, sizes that none of these tells."""
+    return (*map(_array, task.inputs), *map(_array, task.outputs), *task.size_arguments)
 
 
 def _array(tensor: Tensor) -> str:

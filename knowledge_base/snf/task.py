@@ -8,7 +8,7 @@ nodes (``select``, ``permute``, ``reshape``) of its graph; outputs are contiguou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,10 @@ from kernels_generated.runtime import expr as sizes_language
 from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Node, Tensor
+from .ops import divide
+from .ranges import indices, interval, reaching
+
+Constraint = tuple[str, Expr, Expr]  # a comparison of two sizes
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Task:
     graph: Graph
     precision: str = "ieee"
     constants: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    constraints: tuple[tuple[str, Expr, Expr], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -58,6 +62,12 @@ class Task:
         return tuple(
             Tensor(name, value.dtype, value.shape, "output") for name, value in zip(names, values, strict=True)
         )
+
+    @property
+    def size_arguments(self) -> tuple[str, ...]:
+        """The dimensions that no array tells (a width that is used as a number alone): ``launch`` is given them."""
+        told = {one.dim for one in told_by((*self.inputs, *self.outputs))}
+        return tuple(dim for dim in self.sizes if dim not in told)
 
     def at(self, **sizes: int) -> Task:
         """The same task with other sample sizes.  Raises KeyError for a dimension it does not have."""
@@ -149,7 +159,59 @@ class Decomposition:
             for comparison, left, right in call.task.constraints:
                 found.append((comparison, sizes_language.substitute(left, by), sizes_language.substitute(right, by)))
         graph = self.graph
+        found += constraints(graph)
         return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(found)))
+
+
+@dataclass(frozen=True)
+class Told:
+    """``dim`` is the size of ``tensor`` along ``axis``, less ``less``, divided by ``by`` (without remainder)."""
+
+    dim: str
+    tensor: Tensor
+    axis: int
+    less: Expr = 0
+    by: Expr = 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is that size itself."""
+        return self.less == 0 and self.by == 1
+
+
+def told_by(tensors: Sequence[Tensor]) -> tuple[Told, ...]:
+    """How each dimension that the tensors' shapes tell is read off them, in an order in which it can be done.
+
+    Most are a size themselves; others are what is left of one by dimensions that are known before: D of ``H*D``, S of
+    ``T + S``.
+    """
+    sizes = [(t, axis, size) for t in tensors for axis, size in enumerate(t.shape)]
+    found: dict[str, Told] = {}
+    for tensor, axis, size in sizes:
+        if isinstance(size, str):
+            found.setdefault(size, Told(size, tensor, axis))
+    while True:
+        known = set(found)
+        for tensor, axis, size in sizes:
+            unknown = sizes_language.symbols(size) - set(found)
+            if len(unknown) == 1:
+                (dim,) = unknown
+                part = _part(size, dim)
+                if part is not None:
+                    found[dim] = Told(dim, tensor, axis, *part)
+        if known == set(found):
+            return tuple(found.values())
+
+
+def _part(size: Expr, dim: str) -> tuple[Expr, Expr] | None:
+    """(less, by) with ``size`` = less + by * dim, where neither has ``dim`` in it."""
+    less = sizes_language.substitute(size, {dim: 0})
+    by = divide(sizes_language.build("-", size, less), dim)
+    return (
+        None
+        if by is None or by == 0 or dim in sizes_language.symbols(by) | sizes_language.symbols(less)
+        else (less, by)
+    )
 
 
 def uses(decomposition: Decomposition) -> Mapping[str, int]:
@@ -160,22 +222,32 @@ def uses(decomposition: Decomposition) -> Mapping[str, int]:
     return counts
 
 
-def constraints(graph: Graph) -> tuple[tuple[str, Expr, Expr], ...]:
-    """Comparisons between sizes without which the graph has no meaning.
+def constraints(graph: Graph) -> tuple[Constraint, ...]:
+    """The comparisons of :func:`needs`, each once."""
+    return tuple(dict.fromkeys(need for _, need in needs(graph)))
 
-    A position looked up in a table needs a row for it; under a causal mask the first query must see a key; RoPE turns
-    pairs.
+
+def needs(graph: Graph) -> list[tuple[Node, Constraint]]:
+    """Comparisons between sizes without which the graph has no meaning, each with the node that needs it.
+
+    A position that is selected must be there; so must a row that is looked up in a table, as far as sizes say where
+    (integer inputs count as 0 there: a caller chooses them to fit the table); under a causal mask the first query must
+    see a key; RoPE turns pairs.
     """
-    found: list[tuple[str, Expr, Expr]] = []
+    found: list[tuple[Node, Constraint]] = []
     for node in graph.nodes:
-        if node.op == "gather":
-            index = graph.value(node.args[1])
-            if isinstance(index, Node) and index.op == "iota":
-                found.append(("<=", index.attr("n"), graph.value(node.args[0]).shape[0]))
+        if node.op == "select":
+            value = graph.value(node.args[0])
+            found.append((node, (">", value.shape[node.attr("axis")], node.attr("index"))))
         if node.op == "causal_mask" and node.shape[0] != node.shape[1]:
-            found.append(("<=", node.shape[0], node.shape[1]))
-        if node.op == "rope" and not isinstance(node.shape[-1], int):
-            odd = sizes_language.build("mod", node.shape[-1], 2)
-            if odd != 0:
-                found.append(("==", odd, 0))
-    return tuple(dict.fromkeys(found))
+            found.append((node, ("<=", node.shape[0], node.shape[1])))
+        if node.op == "rope":
+            found.append((node, ("==", sizes_language.build("mod", node.shape[-1], 2), 0)))
+    for node, index, table in indices(graph):
+        free = reaching(graph, index)
+        least, greatest = interval(graph, index, dict.fromkeys(free, (0, 0)))
+        if greatest is not None:
+            found.append((node, ("<=", sizes_language.build("+", greatest, 1), table.shape[0])))
+        if least is not None and not free:
+            found.append((node, (">=", least, 0)))
+    return [(node, need) for node, need in found if sizes_language.decide(*need) is not True]

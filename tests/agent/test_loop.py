@@ -17,6 +17,7 @@ from agent.loop.rundir import RunFolder
 from agent.loop.summary import RunSummary
 from agent.loop.target_work import RunOptions, run
 from agent.progress import Lines
+from agent.proposers import synthesizer
 from agent.proposers.base import Offer, Proposal, ProposalRequest
 from agent.proposers.choice import Choice
 from evaluator.timing.timer import MODEL, Known, Timer
@@ -102,6 +103,47 @@ def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert third.total is not None
     assert first.total is not None
     assert third.total.over(first.total) <= 1
+
+
+TWO = """\
+M, A, C = 40, 16, 8
+x: f32[M, A]
+k: f32[M, A]
+w: f32[4, M]
+s = (x @ k.T) / sqrt(A + C)
+outputs = s, Softmax(s * Select(w, 0, 3))
+"""
+
+
+def test_a_size_used_as_a_number_alone_and_a_fixed_position_are_judged_and_composed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    summary = go("numbers", tmp_path, text=TWO, search_seconds=3)
+    assert (summary.status, [t.status for t in summary.tasks]) == ("done", ["correct", "correct"])
+    (given,) = [t.task.size_arguments for t in summary.tasks if t.task.size_arguments]
+    manifest = next(tmp_path.glob("**/matmul_div*/manifest.json"))
+    assert json.loads(manifest.read_text())["task"]["given"] == list(given)
+
+
+def test_a_task_that_meets_a_defect_says_so_and_the_others_go_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = synthesizer.synthesize
+
+    def fails(task: Task, *others: Any, **named: Any) -> Any:
+        if "softmax" in task.name:
+            raise RuntimeError("a defect")
+        return usual(task, *others, **named)
+
+    monkeypatch.setattr(synthesizer, "synthesize", fails)
+    summary = go("defect", tmp_path, text=TWO, search_seconds=3)
+    said = {t.task.name.split("_")[0]: (t.status, t.message) for t in summary.tasks}
+    assert said["matmul"] == ("correct", "")
+    assert said["select" if "select" in said else "mul"][0] == "crash"
+    assert "RuntimeError: a defect" in said["select" if "select" in said else "mul"][1]
+    assert (summary.status, summary.exit_code) == ("incomplete", 1)
+    log = next(tmp_path.glob("**/log.txt"), None) or next(tmp_path.glob("**/*.log"))
+    assert "Traceback" in log.read_text()
 
 
 # ---------------------------------------------------------------------------------------------------- proposers

@@ -27,10 +27,10 @@ from evaluator.suspects import suspects
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
 from knowledge_base.chips import chip
-from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf import load_target, parse
 from knowledge_base.snf.builder import Builder
+from knowledge_base.snf.canonical import canonical
 from knowledge_base.snf.decompose import decompose
 from knowledge_base.snf.everyday import NAMES, everyday
 from knowledge_base.snf.graph import Graph, shape_at
@@ -407,6 +407,35 @@ def check_tasks(text: str) -> None:
         assert not errors_of(task), task.name
 
 
+@pytest.mark.parametrize("text", ["y = Softmax(x * 1.7)", "a = square(x)\ny = exp(a - Max(a, keepdims=True))"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_largest_of_a_row_of_products_is_zero_below_itself(text: str, dtype: str) -> None:
+    """Squares of 1e5 have roundings of 512: as one multiply-add a number lies that far from its own maximum."""
+    task = canonical(parse(f"M, N = 5, 70\nx: {dtype}[M, N]\n{text}"))
+    for candidate in synthesize(task, CHIP):
+        traced_plan = traced(task, candidate.source)
+        assert isinstance(traced_plan, Traced)
+        inputs = {n: (1e5 * v.double()).to(v.dtype) for n, v in draw(task.graph, task.sizes, "normal", 0).items()}
+        (want,) = run(task.graph, inputs, "fp64").values()
+        y = torch.empty_like(want, dtype=inputs["x"].dtype)
+        programs = {digest: Kernel.of(code).program for digest, code in traced_plan.kernels.items()}
+        emulate(traced_plan.plan, programs, inputs | {"y": y}, {**task.sizes, "num_sms": traced_plan.num_sms})
+        torch.testing.assert_close(y.double(), want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "value", ["x - m", "square(x - m)", "abs(m) * x + m", "e - x", "(x + e) * r", "x + r", "x * m"]
+)
+@pytest.mark.parametrize("reduction", ["Sum({})", "({}) @ w"])
+def test_padding_counts_for_nothing_under_operands_of_one_row_column_or_element(value: str, reduction: str) -> None:
+    """Beyond a row's end x is 0, and x - m is not."""
+    inputs = "M, N = 13, 80\nx: f32[M, N]\nm: f32[M, 1]\nr: f32[1, N]\ne: f32[1, 1]\nw: f32[N, 9]"
+    graph = parse(f"{inputs}\ny = {reduction.format(value)}")
+    used = {t.name for t in graph.inputs if any(t.name in n.args for n in graph.nodes)}
+    graph = replace(graph, inputs=tuple(t for t in graph.inputs if t.name in used))
+    assert not errors_of(Task("drawn", "0" * 64, graph))
+
+
 @EXAMPLES
 @given(elementwise_texts())
 def test_any_elementwise_graph_is_right(text: str) -> None:
@@ -504,12 +533,28 @@ def test_names_that_a_kernel_needs_for_itself_are_given_way() -> None:
     assert not errors_of(task_of(b, {"TM": 9, "p": 17, "i": 5}, gelu.name))
 
 
-def test_a_size_that_no_tensor_has_is_the_users_to_mend() -> None:
+def test_a_size_that_no_array_tells_is_an_argument_of_launch() -> None:
     b = Builder()
     x = b.input("x", "f32", ("M",))
     task = task_of(b, {"M": 4, "D": 64}, b.node("mul", [x, b.dim("D")]).name)
-    with pytest.raises(UserError, match="has the size D"):
-        synthesize(task)
+    assert task.size_arguments == ("D",)
+    (file,) = synthesize(task)
+    assert "def launch(stream, x, y, D, *," in file.source
+    assert not errors_of(task)
+
+
+def test_a_size_is_read_off_a_product_or_a_sum_of_sizes() -> None:
+    b = Builder()
+    x, rows = b.input("x", "f32", (("*", "H", "D"), ("+", "S", "T"))), b.input("s", "f32", ("S",))
+    heads = b.input("h", "f32", ("H",))
+    scaled = b.node("mul", [x, b.node("add", [b.dim("D"), b.dim("T")])], "scaled")
+    total = b.node("add", [b.node("sum", [rows]), b.node("sum", [heads])], "total")
+    task = task_of(b, {"H": 3, "D": 5, "S": 7, "T": 4}, b.node("add", [scaled, total]).name)
+    assert not task.size_arguments
+    source = synthesize(task)[0].source
+    assert "D = x.shape[0] // H" in source
+    assert "T = x.shape[1] - S" in source
+    assert not errors_of(task)
 
 
 def test_the_same_task_gives_the_same_text() -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from evaluator.trace import Request, Traced, read_axes, same_launches, trace
+from kernels_generated.runtime.plan import Guard
 from knowledge_base.chips import chip
 from knowledge_base.records import Status
+from knowledge_base.snf import decompose, parse
 from knowledge_base.snf.everyday import NAMES, everyday
+from knowledge_base.snf.printer import signature
 from knowledge_base.snf.task import Task
 
 FOLDER = Path(__file__).parent.parent / "candidates"
@@ -151,6 +154,29 @@ def test_workspaces_are_arguments_and_zeros_are_fills() -> None:
     data = traced.plan.to_json()
     assert data["arguments"][-1] == {"name": "ws0", "role": "workspace", "dtype": "f32", "shape": ["M", "N"]}
     assert data["steps"][0] == {"fill": "ws0", "value": 0}
+
+
+def test_a_size_that_no_array_tells_comes_after_the_outputs_and_stays_symbolic() -> None:
+    (task,) = decompose(parse("M, N, D = 33, 40, 64\nx: f32[M, N]\ny = x / sqrt(D)")).tasks
+    assert signature(task).endswith("(x[M,N]) -> y[M,N], given N2")
+    source = """
+import cuda.tile as ct
+@ct.kernel
+def kernel(x, y, D):
+    i, j = ct.bid(0), ct.bid(1)
+    tile = ct.load(x, index=(i, j), shape=(1, 64), padding_mode=ct.PaddingMode.ZERO)
+    ct.store(y, index=(i, j), tile=tile / ct.sqrt(ct.astype(D, ct.float32)))
+def launch(stream, x, y, D):
+    ct.launch(stream, (x.shape[0], ct.cdiv(x.shape[1], 64)), kernel, (x, y, D if D < 100 else 2 * D))
+"""
+    (traced,) = plans(source, task, [Request(task.sizes)])
+    scalar = traced.plan.launches[0].parameters[-1]
+    assert (scalar.dtype, scalar.value) == ("i32", "N2")
+    assert Guard("<=", "N2", 99) in traced.plan.guards
+    (refused,) = trace(
+        source.replace("x, y, D):\n    ct.launch", "x, y):\n    ct.launch"), task, [Request(task.sizes)], GPU
+    )
+    assert "this task has 3: x[M,N], y[M,N], N2" in refused.message
 
 
 def test_num_sms_stays_symbolic() -> None:

@@ -30,14 +30,14 @@ OWN_VARIABLES = frozenset(
 class Tile:
     """A value in the kernel's source.  ``axes`` are the tiled axes it extends along; depth is that of its loop.
 
-    zero: elements beyond the array's edge are known to be 0.
+    zero: the axes beyond whose end its elements are known to be 0.
     """
 
     text: str
     dtype: str
     axes: frozenset[Axis] = frozenset()
     depth: int = 0
-    zero: bool = False
+    zero: frozenset[Axis] = frozenset()
 
 
 Frame = tuple[Axis, ...]  # the tiled axes in the order in which tiles have them

@@ -289,7 +289,7 @@ def _masked(writer: KernelWriter, anchor: Prim, tile: Tile, axis: Axis, frame: F
     """The value with the identity where the tile reaches beyond the row."""
     value = writer.convert(tile, dtype)
     largest = anchor.attr("kind") == "max"
-    if axis.exact or (tile.zero and not largest and axis in tile.axes):
+    if axis.exact or (axis in tile.zero and not largest):
         return value
     valid = writer.once(
         ("valid", axis, frame), "valid", f"{writer.numbers(axis, frame).text} < {writer.expr(axis.extent)}"

@@ -29,7 +29,7 @@ def operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str,
     """The operand's tile as mma takes it; padding is zero on every side."""
     tile = writer.emit(value, at, frame, raw=True, hint=hint)
     text = writer.convert(tile, dtype)
-    if not tile.zero or tile.axes != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
+    if tile.zero != frozenset(frame):  # gathered or broadcast: beyond the edges may be anything
         inside = [
             f"({writer.numbers(a, frame).text} < {writer.expr(a.extent)})"
             for a in frame

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, symbols
-from knowledge_base.errors import UserError
-from knowledge_base.snf import ops
 from knowledge_base.snf.graph import Tensor
-from knowledge_base.snf.task import Task
+from knowledge_base.snf.task import Task, told_by
 
 from .arithmetic import HELPERS, TORCH_DTYPES
 from .body import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
@@ -95,6 +93,7 @@ def _head(file: File) -> str:
     lines = [f'"""{file.title}', ""]
     for t in (*file.task.inputs, *file.task.outputs):
         lines.append(f"    {file.names.buffers[t.name]}: {t.dtype}[{', '.join(size(s) for s in t.shape)}]")
+    lines += [f"    {file.names.dims[dim]}: int, a size" for dim in file.task.size_arguments]
     lines.append("")
     for n in file.task.graph.nodes:
         attrs = "".join(f", {k}={v}" for k, v in n.attrs if k != "expr")
@@ -167,42 +166,29 @@ def _tidy(lines: Sequence[str]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- launch
 
 
-def _dim_lines(task: Task, tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> list[str]:
-    """Lines that read the wanted dimensions off the tensors' shapes.
-
-    Raises UserError for a dimension that no shape tells.
-    """
+def _dim_lines(tensors: Sequence[Tensor], names: Names, wanted: set[str]) -> list[str]:
+    """Lines that read the wanted dimensions off the tensors' shapes."""
+    told = told_by(tensors)
+    wanted = set(wanted)
+    for one in reversed(told):  # what one is computed from comes before it
+        if one.dim in wanted:
+            wanted |= symbols(one.less) | symbols(one.by)
     lines: list[str] = []
-    known: set[str] = set()
     for t in tensors:
-        new = [s for s in t.shape if isinstance(s, str) and s in wanted and s not in known]
-        if not new:
-            continue
-        left = [names.dims[str(s)] if s in new and t.shape.index(s) == p else "_" for p, s in enumerate(t.shape)]
-        lines.append(f"{', '.join(left)}{',' if len(left) == 1 else ''} = {names.buffers[t.name]}.shape")
-        known |= {str(s) for s in new}
-    while wanted - known:  # sizes such as 3*C: divided by what is known
-        step = _solve(tensors, names, wanted, known)
-        if step is None:
-            raise UserError(
-                f"{task.name}: no input or output has the size {sorted(wanted - known)[0]}, so a launch can't know it",
-                "give the task an argument of that size",
-            )
-        lines.append(step[1])
-        known.add(step[0])
+        at = {one.axis: names.dims[one.dim] for one in told if one.tensor is t and one.plain and one.dim in wanted}
+        if at:
+            left = [at.get(p, "_") for p in range(len(t.shape))]
+            lines.append(f"{', '.join(left)}{',' if len(left) == 1 else ''} = {names.buffers[t.name]}.shape")
+    for one in told:
+        if one.dim in wanted and not one.plain:
+            text = f"{names.buffers[one.tensor.name]}.shape[{one.axis}]"
+            if one.less != 0:
+                text = f"{text} - {names.factor(one.less)}"
+            if one.by != 1:
+                text = f"({text})" if one.less != 0 else text
+                text = f"{text} // {names.factor(one.by)}"
+            lines.append(f"{names.dims[one.dim]} = {text}")
     return lines
-
-
-def _solve(tensors: Sequence[Tensor], names: Names, wanted: set[str], known: set[str]) -> tuple[str, str] | None:
-    for t in tensors:
-        for p, size in enumerate(t.shape):
-            for dim in sorted(symbols(size) - known):
-                factor = ops.divide(size, dim)
-                if factor is not None and symbols(factor) <= known:
-                    by = names.size(factor)
-                    by = by if by.isalnum() else f"({by})"
-                    return dim, f"{names.dims[dim]} = {names.buffers[t.name]}.shape[{p}] // {by}"
-    return None
 
 
 def _view(p: Parameter, natural: Sequence[Expr], names: Names) -> str:
@@ -214,13 +200,14 @@ def _view(p: Parameter, natural: Sequence[Expr], names: Names) -> str:
 def _launch_text(file: File) -> str:
     names, task = file.names, file.task
     tensors = (*task.inputs, *task.outputs)
-    arguments = [*(names.buffers[t.name] for t in tensors), "*"]
+    given = [*(names.buffers[t.name] for t in tensors), *(names.dims[d] for d in task.size_arguments)]
+    arguments = [*given, "*"]
     arguments += [f"{name}={values[0]}" for name, values in file.axes.items()]
     header = f"def launch(stream, {', '.join(arguments)}, num_sms=None):"
     if len(header) > 110:
         header = (
-            f"def launch(\n{INDENT}stream, {', '.join(arguments[: len(tensors)])},\n"
-            f"{INDENT}{', '.join(arguments[len(tensors) :])}, num_sms=None,\n):"
+            f"def launch(\n{INDENT}stream, {', '.join(given)},\n"
+            f"{INDENT}{', '.join(arguments[len(given) :])}, num_sms=None,\n):"
         )
     natural: dict[str, Sequence[Expr]] = {t.name: t.shape for t in tensors}
     natural |= {w.name: w.value.shape or (1,) for w in file.workspaces}
@@ -246,7 +233,7 @@ def _launch_text(file: File) -> str:
         for p in k.writer.parameters.values():
             if tuple(natural[p.buffer]) != p.shape:
                 wanted |= {d for s in p.shape for d in symbols(s)}
-    lines = [*_dim_lines(task, tensors, names, wanted), *body]
+    lines = [*_dim_lines(tensors, names, wanted), *body]
     return "\n".join(["", header, *(INDENT + line for line in lines), ""])
 
 

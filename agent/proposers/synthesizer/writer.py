@@ -46,6 +46,9 @@ NUMBERS = {
     "sqrt": "math.sqrt({})", "rsqrt": "(1 / math.sqrt({}))", "square": "({} ** 2)", "exp": "math.exp({})",
 }  # fmt: skip
 
+# Ops that make 0 of nothing but zeros.  A product with one zero is none of them: 0 times an infinity is NaN.
+KEEP_ZERO = frozenset(("neg", "abs", "square", "relu", "tanh", "erf", "add", "sub", "mul"))
+
 
 def plain_name(value: Prim) -> str:
     """The name that a person gave the value; empty for one that was numbered or called after its op."""
@@ -104,7 +107,7 @@ class KernelWriter(Body):
         depth = max(a.depth for a in args)
         work = self.float_dtype if value.scalar else work_dtype(value.dtype)
         op = value.op
-        zero = False
+        zero: frozenset[Axis] = frozenset()
         if op == "cast":
             (x,) = args
             if x.dtype == work or (x.dtype == "const"):
@@ -129,10 +132,16 @@ class KernelWriter(Body):
             texts = [self.convert(a, work) for a in args]
             if op == "div" and self.approximate and work == "f32" and args[1].axes and args[1].axes < args[0].axes:
                 text = f"{texts[0]} * {self._reciprocal(args[1], texts[1])}"
+            elif op == "sub" and _below_its_largest(value):
+                text = (
+                    f"ct.sub({', '.join(texts)}, flush_to_zero=True)"
+                    if work == "f32"
+                    else f"({texts[0]} + 0.0) - {texts[1]}"
+                )
             else:
                 text = self._template(value, work, args).format(*texts)
-            one = {"neg", "abs", "square", "relu", "tanh", "erf"}
-            zero = all(a.zero for a in args) and (op in one or op in ("add", "sub", "mul"))
+            if op in KEEP_ZERO:  # a row's one number is not 0 beyond the row's end: all operands must be
+                zero = frozenset.intersection(*(a.zero for a in args))
         return self.assign(key, plain_name(value) or NOUNS.get(op, op), text, Tile("", work, axes, depth, zero))
 
     def _reciprocal(self, tile: Tile, text: str) -> str:
@@ -140,7 +149,9 @@ class KernelWriter(Body):
         key = ("reciprocal", text)
         known = self.known(key)
         if known is None:
-            known = self.assign(key, "reciprocal", APPROXIMATE["div"].format("1.0", text), replace(tile, zero=False))
+            known = self.assign(
+                key, "reciprocal", APPROXIMATE["div"].format("1.0", text), replace(tile, zero=frozenset())
+            )
         return known.text
 
     def _template(self, value: Prim, work: str, args: Sequence[Tile]) -> str:
@@ -336,8 +347,8 @@ class KernelWriter(Body):
         text = f"ct.load({place.text}{order}{padding}{latency}){reshape}{astype}"
         same = self.known(("load", text))  # by another piece of the row
         if same is not None:
-            return replace(same, axes=place.axes)
-        tile = self.assign(key, hint, text, Tile("", target, place.axes, place.depth, zero=True))
+            return replace(same, axes=place.axes, zero=place.axes)
+        tile = self.assign(key, hint, text, Tile("", target, place.axes, place.depth, place.axes))
         self.scopes[place.depth].memo["load", text] = tile
         return tile
 
@@ -411,6 +422,19 @@ class KernelWriter(Body):
         column = self.flat is None and (len(array.shape) == 1 or array.shape[-1] == 1)
         tma = ", allow_tma=False" if not self.tma_stores or (column and tile.axes) else ""
         self.line(f"ct.store({place.array}, {place.index}, {text}{order}{bounds}{tma})")
+
+
+def _below_its_largest(value: Prim) -> bool:
+    """Whether ``value`` is a computed row less its largest number.
+
+    Where the row is a product cuTile makes one multiply-add of both, and the largest, which was rounded before, is no
+    longer 0 below itself: 7e9 may lie 256 above its own rounding, and exp of that is infinite.  It does so only where
+    both treat subnormal numbers alike.
+    """
+    row, largest = value.args
+    while largest.op in VIEWS or largest.op == "cast":
+        (largest,) = largest.args
+    return largest.op == "reduce" and largest.attr("kind") == "max" and largest.args[0] is row and row.op in ELEMENTWISE
 
 
 def _order(at: At, found: Sequence[Axis], frame: Frame) -> tuple[int, ...]:
