@@ -283,11 +283,14 @@ def doctor(db: Db = None, as_json: Json = False) -> int:
 
 
 @app.command()
-def targets(as_json: Json = False) -> int:
-    """List the targets and tasks that ship."""
+def targets(
+    target: Annotated[str | None, typer.Argument(metavar="NAME|FILE.snf", help="One target: its tasks.")] = None,
+    as_json: Json = False,
+) -> int:
+    """List the targets and tasks that ship; or one target's tasks, and what launch is given for each."""
     from .commands import targets as command
 
-    return command.listing(as_json)
+    return command.listing(as_json) if target is None else command.tasks(target, as_json)
 
 
 def _listing(what: str, as_json: bool, db: str | None, limit: int = 50, **filters: str) -> int:
@@ -404,11 +407,28 @@ def _readers_gone() -> bool:
         poll.register(descriptor, select.POLLERR)
         if any(event & select.POLLERR for _, event in poll.poll(0)):
             gone.append(descriptor)
-    for descriptor in gone:  # what is still buffered goes there, without a complaint at the end
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, descriptor)
-        os.close(nothing)
+    for descriptor in gone:
+        _to_nothing(descriptor)
     return bool(gone)
+
+
+def _to_nothing(descriptor: int) -> None:
+    """What is still buffered for it goes nowhere, without a complaint at the end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _standard_streams() -> None:
+    """Opens what was closed before the start: else the next file that is opened gets that number, and our words."""
+    from agent.console import Stream
+
+    for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest free number is this one
+    sys.stdout, sys.stderr = Stream.instead_of(sys.stdout, 1), Stream.instead_of(sys.stderr, 2)
 
 
 def _command() -> Callable[..., Any]:
@@ -417,13 +437,21 @@ def _command() -> Callable[..., Any]:
 
 def main() -> None:
     """The console script ``agent``."""
+    from agent import console
+
+    _standard_streams()
     code = invoke(sys.argv[1:])
-    try:
-        for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr):
+        try:
             stream.flush()
-    except BrokenPipeError:
-        _readers_gone()
-        code = EXIT_PIPE
+        except BrokenPipeError:
+            _readers_gone()
+            code = EXIT_PIPE
+        except errors.EnvironmentLacks as error:
+            _to_nothing(stream.fileno())
+            if code != error.exit_code:
+                console.complain(error, False)
+            code = error.exit_code
     if code in (errors.EXIT_INTERRUPTED, EXIT_PIPE):
         # Threads may still wait for an assembler; its process ends with this one.
         os._exit(code)

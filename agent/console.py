@@ -7,13 +7,15 @@ Tables are made to fit 80 columns.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from knowledge_base.content import plain
-from knowledge_base.errors import UserError
+from knowledge_base.errors import EnvironmentLacks, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,12 +47,49 @@ def emit(document: Any) -> None:
 
 
 def complain(error: UserError, as_json: bool) -> None:
-    """Says what is wrong and what to do on standard error; with ``--json`` as a document on standard output too."""
-    print(f"agent: {error.what}", file=sys.stderr)
-    if error.mend:
-        print(f"  {error.mend}", file=sys.stderr)
+    """Says what is wrong and what to do on standard error; with ``--json`` as a document on standard output too.
+
+    Where these can't be written to, the exit code alone says it.
+    """
+    with suppress(EnvironmentLacks):
+        print(f"agent: {error.what}", *([f"  {error.mend}"] if error.mend else []), sep="\n", file=sys.stderr)
+        sys.stderr.flush()
     if as_json:
-        emit({"error": {"what": error.what, "mend": error.mend, "exit_code": error.exit_code}})
+        with suppress(EnvironmentLacks):
+            emit({"error": {"what": error.what, "mend": error.mend, "exit_code": error.exit_code}})
+
+
+class Stream(io.TextIOWrapper):
+    """Standard output or error: a full disk is what the machine lacks, and what the encoding has not is spelled out.
+
+    Raises EnvironmentLacks where it takes no more, BrokenPipeError where nobody reads it any more.
+    """
+
+    @classmethod
+    def instead_of(cls, stream: TextIO | None, descriptor: int) -> Stream:
+        """What takes the words of ``stream`` from now on, which Python has not where the descriptor was closed."""
+        if stream is None:
+            return cls(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")
+        buffered = isinstance(stream, io.TextIOWrapper) and stream.line_buffering
+        return cls(stream.buffer, stream.encoding, "backslashreplace", line_buffering=buffered)
+
+    def write(self, text: str) -> int:
+        with _written():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _written():
+            super().flush()
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EnvironmentLacks(f"can't print: {error.strerror or error}") from None
 
 
 def table(columns: Sequence[tuple[str, str, int | None]], title: str = "") -> Table:

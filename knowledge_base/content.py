@@ -12,17 +12,22 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def readable(text: str) -> str:
+    """``text`` as every output and database takes it: a file name's bytes that are no UTF-8 are spelled ``\\xe9``."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def plain(value: Any) -> Any:
     """``value`` with mappings, sequences, strings and finite numbers only: what JSON can hold."""
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {readable(str(key)): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value)
+    return readable(str(value))
 
 
 def canonical(value: Any) -> str:

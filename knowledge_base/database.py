@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowledge_base.content import readable
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.migrations import HEAD
 
@@ -29,7 +30,7 @@ _ADVICE = (
     ("readonly database", "The database or its folder can't be written. " + _FALLBACK),
     ("unable to open database file", "Its folder does not exist or can't be written. " + _FALLBACK),
     ("disk i/o error", "The disk refuses reads or writes. " + _FALLBACK),
-    ("disk is full", "Free some space and go on with --resume, or choose another place with --db."),
+    ("disk is full", "Free some space (nothing that is recorded is lost), or choose another place with --db."),
     ("not a database", "The file is no SQLite database, or is damaged. Move it away, or name another one with --db."),
     ("malformed", "The file is damaged. Move it away, or mend it: sqlite3 FILE .recover | sqlite3 NEW"),
     ("database is locked", f"Another program held it for {BUSY_MS // 1000} s. End that one, then try again."),
@@ -155,6 +156,11 @@ def _engine(url: str) -> Engine:
         raise EnvironmentLacks(
             f"--db {url} needs the Python module {error.name}", f"pip install {error.name}"
         ) from None
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def _readable(_c: Any, _cursor: Any, statement: str, given: Any, _context: Any, _many: bool) -> tuple[str, Any]:
+        return statement, _spelled(given)
+
     if not parsed.drivername.startswith("sqlite"):
         return engine
     _make_folder(url, parsed.database)
@@ -175,6 +181,15 @@ def _engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _spelled(given: Any) -> Any:
+    """A statement's parameters with readable texts: a name that someone typed may hold bytes that are no UTF-8."""
+    if isinstance(given, str):
+        return readable(given)
+    if isinstance(given, dict):
+        return {name: _spelled(value) for name, value in given.items()}
+    return type(given)(map(_spelled, given)) if isinstance(given, list | tuple) else given
 
 
 def _make_folder(url: str, file: str | None) -> None:

@@ -26,6 +26,7 @@ from evaluator.replay import AnyRunner, Runner, confirmed
 from evaluator.timing import Measured, timed
 from evaluator.trace import Request, read_axes, trace
 from evaluator.trial import begin
+from knowledge_base.content import readable
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks, UserError, nearest
 from knowledge_base.records import Candidate, CompileEvidence, Measurement, Trial, Verdict
 from knowledge_base.snf import task_named
@@ -47,7 +48,7 @@ def read_source(file: str) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{file} has more than {MAX_FILE_BYTES >> 10} KiB", "A candidate is one short Python file.")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Python takes a byte order mark, too
     except FileNotFoundError:
         beside = [str(p) for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = nearest(str(path), beside)
@@ -87,7 +88,7 @@ def check(
     source = read_source(file)
     task = task_named(task_name, dict(shape))
     check_axes(source, axes)
-    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=readable(Path(file).name))
     plans = Plans()
     err = console(error=True)
     with err.status("judging …") if err.is_terminal else _nothing() as status:

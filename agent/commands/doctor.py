@@ -164,8 +164,8 @@ def _database(db: str | None) -> Check:
         folder = next(p for p in file.resolve().parents if p.is_dir())
         with suppress(OSError), tempfile.TemporaryFile(dir=folder):
             return Check("database", "ok", f"none yet at {file}: agent run makes it")
-        state, says = ("missing" if db else "without"), f"none at {file}, and {folder} can't be written"
-        return Check("database", state, says, "start agent in a folder of yours, or name a file with --db")
+        says, mend = f"none at {file}, and {folder} can't be written", "start agent in a folder of yours"
+        return Check("database", "missing", says, f"{mend}, or name a file with --db" if db else mend)
     try:
         with Store.open(db) as store:
             return Check("database", "ok", f"{store.database.url} can be written")

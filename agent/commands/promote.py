@@ -17,7 +17,10 @@ def promote(run: str, task: str | None, to: str | None, db: str | None, as_json:
     folder = find_run(run) / "winners"
     names = sorted(p.name for p in folder.iterdir() if (p / winners.MANIFEST).is_file()) if folder.is_dir() else []
     if not names:
-        raise UserError(f"run {run} has no winners", "A task's winner is written when the task is done: --resume it.")
+        raise UserError(
+            f"run {run} has no winners",
+            "A winner is written when its task is done. Go on with: agent run --resume RUN.",
+        )
     if task is not None:
         plain = task.replace("-", "_")
         if plain not in names:

@@ -20,6 +20,7 @@ from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
 from knowledge_base import browse
 from knowledge_base.chips import Chip
+from knowledge_base.content import readable
 from knowledge_base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from knowledge_base.snf import load_target, parse
 from knowledge_base.snf.graph import Graph
@@ -235,6 +236,7 @@ def _started(
     notes: Sequence[str],
 ) -> Begun:
     """The run, stored, and its folder."""
+    asked = replace(asked, target=readable(asked.target))
     check_cluster(asked.cluster, device)
     run_id = new_id(asked.target)
     folder = RunFolder(run_id)

@@ -13,6 +13,7 @@ from agent.loop import SearchResult
 from evaluator.plans import Plans
 from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
+from knowledge_base.content import readable
 from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
 from knowledge_base.records import Candidate, Trial
 from knowledge_base.snf import task_named
@@ -45,7 +46,7 @@ def search(
     check_cluster(cluster, where)
     source = read_source(file)
     task = task_named(task_name, dict(shape))
-    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=Path(file).name)
+    candidate = Candidate(source=source, task=task.identity, proposer="manual", note=readable(Path(file).name))
     plans = Plans()
     err = console(error=True)
     with err.status("tracing …") as status:

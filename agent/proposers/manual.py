@@ -101,6 +101,6 @@ def _settled(answer: Path) -> str:
         time.sleep(POLL_S)
         if answer.stat().st_mtime_ns != first.st_mtime_ns:
             return ""
-        return answer.read_text(encoding="utf-8")
+        return answer.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return ""

@@ -144,7 +144,7 @@ class JudgeProcess:
             if self._closed:
                 raise self._was_ended() from None
             said = self._python.end()
-            mend = "Free some memory or lower --jobs; `agent doctor` says what is missing."
+            mend = "Free some memory, or let less run at once; `agent doctor` says what is missing."
             raise EnvironmentLacks(f"the judge's process did not start: {said}", mend) from None
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ class JudgeProcess:
                 progress(*pickle.loads(body))
 
     def _was_ended(self) -> EnvironmentLacks:
-        return EnvironmentLacks("the judge's process was ended", "Use --resume to go on.")
+        return EnvironmentLacks("the judge's process was ended", "Start it again.")
 
     def _start_again(self) -> None:
         if self._closed:

@@ -163,7 +163,7 @@ class Oracle:
             said = self._python.end()
             self.close()
             raise EnvironmentLacks(
-                f"the reference process died twice: {said}", "Free some memory, or lower --jobs, and try again."
+                f"the reference process died twice: {said}", "Free some memory, or let less run at once, and try again."
             ) from None
 
     def _next(self) -> tuple[str, Any] | None:

@@ -141,7 +141,7 @@ class Runner:
 
     def _ready(self) -> dict[str, str]:
         if self._closed:
-            raise EnvironmentLacks("the GPU's runner was ended", "Use --resume to go on.")
+            raise EnvironmentLacks("the GPU's runner was ended", "Start it again.")
         if self._description is not None:
             return self._description
         try:
@@ -173,7 +173,7 @@ class Runner:
     def _again(self, after: str) -> None:
         """A new process, after one was lost.  Raises EnvironmentLacks where the GPU does not work any more."""
         if self._closed:
-            raise EnvironmentLacks("the GPU's runner was ended", "Use --resume to go on.")
+            raise EnvironmentLacks("the GPU's runner was ended", "Start it again.")
         self._python.end()
         self._start()
         self._ready()

@@ -105,6 +105,7 @@ class _Reader(Evaluator):
     def read(self, tree: ast.Module) -> Parsed:
         self._block(tree.body)
         outputs = self._outputs(tree)
+        self._fix_numbers()
         with self.located(tree):
             free = self.dims.free()
         listed = tuple((d, values) for d, values in self.dims.listed.items() if d in free)
@@ -173,7 +174,7 @@ class _Reader(Evaluator):
         return node.id
 
     def _bind(self, name: str, value: Value, node: ast.expr) -> None:
-        if isinstance(value, Size) and isinstance(value.expr, int) and self.env is self.globals:
+        if isinstance(value, Size) and isinstance(value.expr, int) and value.expr > 0 and self.env is self.globals:
             with self.located(node):
                 value = Size(self.dims.declare(name, value.expr))
         elif isinstance(value, Size) and name in self.dims.overrides and value.expr != name:
@@ -337,6 +338,18 @@ class _Reader(Evaluator):
         if isinstance(tensor, Tensor) or is_scalar(tensor):
             raise self.error(node, f"output {tensor.name.lstrip('$')} is not computed from tensors by this text")
         return tensor.name
+
+    def _fix_numbers(self) -> None:
+        """What was declared as a dimension and is in no shape is a number: ``beta = 2`` in ``x ** beta``."""
+        values = self.builder.values.values()
+        shaped = {s for value in values for size in value.shape for s in symbols(size)}
+        used = {
+            s for value in values if isinstance(value, Node) and value.op == "dim" for s in symbols(value.attr("expr"))
+        }
+        numbers = (used & set(self.dims.samples)) - shaped
+        if numbers:
+            self.dims.fixed |= numbers
+            raise Restart
 
     def _check_samples(self, graph: Graph) -> None:
         for value in graph.values:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from knowledge_base.content import readable
 from knowledge_base.errors import UserError, nearest
 
 from .canonical import canonical
@@ -59,7 +60,7 @@ def load_target(name_or_path: str, shape: Mapping[str, int] | None = None) -> Ta
     text = _text(path)
     shown = name_or_path if path.parent != SPECS else path.stem
     parsed = parse_noted(text, str(path) if path.parent != SPECS else path.name, shape)
-    return Target(path.stem if path.parent != SPECS else shown, text, parsed.graph, parsed.notes, str(path))
+    return Target(readable(path.stem) if path.parent != SPECS else shown, text, parsed.graph, parsed.notes, str(path))
 
 
 def task_named(name_or_path: str, shape: Mapping[str, int] | None = None) -> Task:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import typer
 
-from agent.cli import invoke
+from agent.cli import app, invoke
 from agent.commands import options
 from agent.proposers.choice import choose
 from evaluator.confinement.barriers import Containment
 from evaluator.confinement.confine import containment
 from knowledge_base.errors import UserError
 from knowledge_base.records import Level
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from house import MODULES, tree
 
 LISTINGS = ("facts", "rules", "kernels", "runs", "attempts", "tasks")
 
@@ -114,8 +120,11 @@ def test_looking_works_where_nothing_can_be_written(
 ) -> None:
     monkeypatch.chdir("/proc")
     assert invoke(["kb", "facts"]) == 0
-    assert invoke(["doctor"]) == 0
-    assert "Traceback" not in capfd.readouterr().err
+    assert invoke(["doctor"]) == 3  # a run has nowhere to go
+    captured = capfd.readouterr()
+    assert "Missing: database." in captured.out
+    assert "Ready" not in captured.out
+    assert "Traceback" not in captured.err
 
 
 def test_an_unwritable_database_is_exit_3(capfd: pytest.CaptureFixture[str]) -> None:
@@ -211,6 +220,63 @@ def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(comm
     assert done.stderr == "141\n"
 
 
+def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """What bash makes of ``script``, where ``agent`` is ours."""
+    search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    script = f'agent() {{ "{sys.executable}" -m agent "$@"; }}\n{script}'
+    variables = os.environ | {"PYTHONPATH": search} | environment
+    return subprocess.run(["bash", "-c", script], capture_output=True, env=variables, timeout=120)
+
+
+CHECK = f"check {ROOT}/tests/candidates/gelu_tiles.py --task gelu --shape M=33,N=70"
+
+
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [("targets", ">&-"), ("targets", ">&- 2>&-"), ("targets", "<&- >&- 2>&-"), (f"{CHECK} --json", ">&-")],
+)
+def test_a_closed_standard_stream_changes_nothing_but_what_is_seen(command: str, closed: str) -> None:
+    done = shell(f"agent {command} {closed}")
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["targets", "kb facts --json", "--version", "--help"])
+def test_a_full_standard_output_is_one_line_and_exit_3(command: str) -> None:
+    done = shell(f"agent {command} > /dev/full")
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1:] == [b"agent: can't print: No space left on device"]
+    assert b"Traceback" not in done.stderr
+    assert shell(f"agent {command} > /dev/full 2> /dev/full").returncode == 3
+
+
+def test_what_an_encoding_has_not_is_spelled_out() -> None:
+    done = shell("agent targets --json", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_a_file_name_that_is_no_utf8_is_judged_stored_and_shown(elsewhere: Path) -> None:
+    name = b"g\xe9lu.py"
+    Path(os.fsdecode(os.fsencode(elsewhere) + b"/" + name)).write_bytes(
+        (ROOT / "tests" / "candidates" / "gelu_tiles.py").read_bytes()
+    )
+    spec = b"s\xe9lect.snf"
+    Path(os.fsdecode(os.fsencode(elsewhere) + b"/" + spec)).write_text("M, N = 4, 40\nx: f32[M, N]\ny = GELU(x)")
+    done = shell("agent check g$'\\xe9'lu.py --task gelu --shape M=33,N=70 --json")
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "correct"), done.stderr
+    done = shell("agent run --target s$'\\xe9'lect.snf --proposer synthesizer --search-seconds 1 --json")
+    assert (done.returncode, json.loads(done.stdout)["target"]) == (0, r"s\xe9lect.snf"), done.stderr
+    assert b"-s-xe9lect-" in shell("agent kb runs").stdout
+    assert shell("agent kb show s$'\\xe9'lect.snf").returncode == 2
+
+
+def test_a_candidate_may_begin_with_a_byte_order_mark(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "tests" / "candidates" / "gelu_tiles.py").read_bytes()
+    (elsewhere / "marked.py").write_bytes(b"\xef\xbb\xbf" + text)
+    assert invoke(["emulate", "marked.py", "--task", "gelu", "--shape", "M=33,N=70"]) == 0
+
+
 def test_the_version_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--version"]) == 0
     assert capfd.readouterr().out.startswith("agent (tilewright) ")
@@ -231,6 +297,27 @@ def test_targets_lists_argument_orders_targets_and_chips(capfd: pytest.CaptureFi
     assert "gpt2-block" in out
     assert "rtx5070" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_targets_of_a_file_says_what_launch_gets_for_each_task(
+    elsewhere: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "my.snf").write_text(
+        "T, A, C = 8, 16, 4\nq: f32[T, A]\nk: f32[T, A]\nr: f32[T, C]\ny = (q @ k.T + r @ r.T) / sqrt(A + C)"
+    )
+    assert invoke(["targets", "my.snf", "--json"]) == 0
+    rows = json_of(capfd)
+    assert [(r["option"], r["launch"]) for r in rows] == [  # type: ignore[attr-defined]
+        ("--target", ["x[M,K]", "x2[N,K]", "y[M,N]"]),
+        ("--target", ["x[N,K]", "r[N,N]", "y[N,N]", "N2"]),
+        ("--task", ["x[N,K]", "x2[N,K2]", "x3[N,K2]", "y[N,N]"]),
+    ]
+    assert invoke(["targets", "my.snf"]) == 0
+    out = capfd.readouterr().out
+    assert "launch(stream, x[N,K], r[N,N], y[N,N], N2, *, …)" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert invoke(["targets", "gpt2-blok"]) == 2
+    assert "did you mean gpt2-block" in capfd.readouterr().err
 
 
 def test_sizes_and_axes_are_read_as_they_are_written() -> None:
@@ -269,3 +356,73 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
     with pytest.raises(UserError) as caught:
         choose(name, None, {})
     assert "synthesizer" in caught.value.mend
+
+
+# ---------------------------------------------------------------------------------------------------- advice
+
+# A module of agent.commands → the commands that it speaks for, where that is not its name.
+SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",)}
+OF_OTHERS = ("options", "targets")  # what is wrong with an option that was given; what other commands are given
+
+
+def options_of() -> dict[str, set[str]]:
+    """Each command's options."""
+    found: dict[str, set[str]] = {}
+    todo = [("", typer.main.get_command(app))]
+    while todo:
+        name, command = todo.pop()
+        below = getattr(command, "commands", {})
+        todo += [(f"{name} {word}".strip(), one) for word, one in below.items()]
+        if not below:
+            found[name] = {o for p in command.params for o in p.opts if o.startswith("--")}
+    return found
+
+
+def said(module: str) -> list[str]:
+    """The texts in a module's code, an f-string as one with its values left out; docstrings are not among them."""
+    texts, inside = [], set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.JoinedStr):
+            parts = [v for v in node.values if isinstance(v, ast.Constant)]
+            inside |= {id(v) for v in parts}
+            texts.append("…".join(str(v.value) for v in parts))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            inside.add(id(node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            texts.append(node.value)
+    return texts
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def test_a_command_advises_options_that_it_has() -> None:
+    options = options_of()
+    wrong = []
+    for module in (m for m in MODULES if m.startswith("agent.commands.")):
+        name = module.removeprefix("agent.commands.").removesuffix("_command")
+        for text in (t for t in said(module) if name not in OF_OTHERS and "pip install" not in t):
+            of_others = re.match(r"(?s)(.*?)\bagent ([a-z]+)", text)
+            own = of_others.group(1) if of_others else text
+            for command in SPEAKS_FOR.get(name, (name,)):
+                has = options.get(command, set())
+                wrong += [f"{module}: {text!r}" for option in OPTION.findall(own) if option not in has]
+            if of_others and of_others.group(2) in options:
+                has = options[of_others.group(2)]
+                wrong += [f"{module}: {text!r}" for o in OPTION.findall(text[len(own) :]) if o not in has]
+    assert wrong == []
+
+
+def test_what_any_command_may_meet_advises_no_option() -> None:
+    """The evaluator is used by commands with and without --jobs, and without any."""
+    rooms = [m for m in MODULES if m.startswith(("evaluator.", "kernels_generated."))]
+    spoken = [(m, call) for m in rooms for call in ast.walk(tree(m)) if isinstance(call, ast.Call)]
+    of_errors = [(m, c) for m, c in spoken if getattr(c.func, "id", "") in ("UserError", "EnvironmentLacks")]
+    wrong = [
+        f"{module}:{call.lineno}"
+        for module, call in of_errors
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " --" in node.value
+    ]
+    assert [w for w in wrong if "toolchain" not in w] == []  # of tileiras --version
+    assert len(of_errors) > 10

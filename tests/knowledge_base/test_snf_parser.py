@@ -219,6 +219,21 @@ def test_an_error_names_line_column_reason_and_what_to_do(
         assert line.split("\n")[0] in str(error)
 
 
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ("u = 0\ny = Where(x > 0.5, x, u)", "$0"),
+        ("u = -1\ny = Maximum(x, u)", "$(-1)"),
+        ("p = 2\ny = x ** p", "$2"),
+        ("p, q = 2, 5\ny = x * (p + q)", "$7"),
+    ],
+)
+def test_what_is_in_no_shape_is_a_number(lines: str, number: str) -> None:
+    graph = parse(f"N = 4\nx: f32[N]\n{lines}")
+    assert dict(graph.dims) == {"N": 4}
+    assert number in [node.name for node in graph.nodes]
+
+
 def test_shape_overrides_name_dimensions_that_exist_and_are_free() -> None:
     for shape, reason in [({"Q": 3}, "has no dimension Q"), ({"W": 3}, "W is derived"), ({"C": 47}, "not a multiple")]:
         with pytest.raises(UserError, match=reason):
