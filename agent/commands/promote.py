@@ -19,7 +19,7 @@ def promote(run: str, task: str | None, to: str | None, db: str | None, as_json:
     if not names:
         raise UserError(
             f"run {run} has no winners",
-            "A winner is written when its task is done. Go on with: agent run --resume RUN.",
+            f"A winner is written when its task is done. Go on with: agent run --resume {run}.",
         )
     if task is not None:
         plain = task.replace("-", "_")

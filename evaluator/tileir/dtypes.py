@@ -54,6 +54,16 @@ FORMATS: Final[dict[str, FloatFormat]] = {
     "f4E2M1FN": FloatFormat(1, 0, 6.0, saturates=True),
 }
 
+# What a load puts where a tile has no element, as codes: a conversion would saturate.  Found in the machine code that
+# tileiras 13.4.92 makes of such loads (the NaN of f8E5M2 is 0x7E there, and 0x7F where a number is converted); it
+# refuses what the format has not.
+PADDING_CODES: Final[dict[str, dict[str, int]]] = {
+    "f8E4M3FN": {"zero": 0x00, "neg_zero": 0x80, "nan": 0x7F},
+    "f8E5M2": {"zero": 0x00, "neg_zero": 0x80, "nan": 0x7E, "pos_inf": 0x7C, "neg_inf": 0xFC},
+    "f8E8M0FNU": {"zero": 0x00, "nan": 0xFF},
+    "f4E2M1FN": {"zero": 0x0, "neg_zero": 0x8},
+}
+
 STORAGE: Final[dict[str, torch.dtype]] = {
     "i1": torch.bool,
     "i8": torch.int8,

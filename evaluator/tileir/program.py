@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from . import ir
-from .errors import OutOfMemory, Unsupported, out_of_memory
+from .dtypes import PADDING_CODES
+from .errors import InvalidTileIR, OutOfMemory, Unsupported, out_of_memory
 from .machine import CONTINUE, RETURN, YIELD, Block, Control, Frame, If, Loop, Step
 from .ops_atomic import ATOMIC_OPS
 from .ops_block import BLOCK_OPS
@@ -153,6 +154,7 @@ class _Builder:
             step = _pure(op, PURE_OPS[name])
             return _checked(op, step) if name in CHECKS else step
         if name in MEMORY_OPS:
+            self.refuse_padding(op)
             return MEMORY_OPS[name](op, name == "load_view_tko" and widens(op, self.uses))
         if name in BLOCK_OPS:
             return BLOCK_OPS[name](op)
@@ -166,6 +168,16 @@ class _Builder:
             binder = bind_reduce if name == "reduce" else bind_scan
             return binder(op, self.straight(op), self.module)
         raise Unsupported(f"operation {name!r} is not emulated", op=name, location=self.module.location(op))
+
+    def refuse_padding(self, op: ir.Op) -> None:
+        """Raises InvalidTileIR for a load that pads with what its elements' format has not, as tileiras refuses it."""
+        for view in op.operand_types:
+            if isinstance(view, ir.TileViewType) and view.padding is not None and isinstance(view.tensor.elem, str):
+                codes = PADDING_CODES.get(view.tensor.elem)
+                if codes is not None and view.padding not in codes:
+                    has = ", ".join(codes)
+                    message = f"{view.tensor.elem} has no {view.padding} to pad with: it has {has}"
+                    raise InvalidTileIR(message, op=op.name, location=self.module.location(op))
 
     def straight(self, op: ir.Op) -> Block:
         """The combine region of reduce or scan: straight code only."""

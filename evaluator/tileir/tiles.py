@@ -24,6 +24,9 @@ _PADDING = {"zero": 0.0, "neg_zero": -0.0, "nan": float("nan"), "pos_inf": float
 def _padding(elem: str, kind: str | None, fill: float, target: torch.dtype) -> Tensor:
     """The value of elements outside the tensor, as a 0-d tensor of dtype ``target``."""
     value = fill if kind is None else _PADDING[kind]
+    if kind is not None and elem in dtypes.PADDING_CODES:
+        code = torch.tensor([dtypes.PADDING_CODES[elem][kind]], dtype=dtypes.STORAGE[elem])
+        return (dtypes.decode(code, elem) if target == torch.float32 else code)[0]
     if elem == "i1":
         return torch.zeros((), dtype=target)
     if not dtypes.is_float(elem):

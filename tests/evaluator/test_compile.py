@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 
@@ -9,6 +10,8 @@ import pytest
 
 from evaluator import toolchain
 from evaluator.compile import Cache, Compiled, compile_kernels
+from evaluator.kernel import Kernel
+from evaluator.tileir import InvalidTileIR
 from evaluator.toolchain import first_error
 from knowledge_base.chips import ARCHS, CHIPS
 from knowledge_base.errors import UserError
@@ -21,6 +24,14 @@ import cuda.tile as ct
 def scale(x, y, T: ct.Constant[int]):
     i = ct.bid(0)
     ct.store(y, index=(i,), tile=ct.load(x, index=(i,), shape=(T,)) * 2)
+
+@ct.kernel
+def padded_neg_inf(x, y, T: ct.Constant[int]):
+    ct.store(y, index=(0,), tile=ct.load(x, index=(1,), shape=(T,), padding_mode=ct.PaddingMode.NEG_INF))
+
+@ct.kernel
+def padded_neg_zero(x, y, T: ct.Constant[int]):
+    ct.store(y, index=(0,), tile=ct.load(x, index=(1,), shape=(T,), padding_mode=ct.PaddingMode.NEG_ZERO))
 
 @ct.kernel
 def matmul(x, w, y, TM: ct.Constant[int], TN: ct.Constant[int], TK: ct.Constant[int]):
@@ -69,6 +80,18 @@ def _bytecode(folder, kernel: str, dtype: str, rank: int, arrays: int, constants
         function, [signature], out, gpu_code="sm_100", output_format="tileir_bytecode", bytecode_version="13.4"
     )
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "refused"),
+    [("float8_e4m3fn", "NEG_INF", True), ("float8_e8m0fnu", "NEG_ZERO", True), ("float8_e5m2", "NEG_INF", False)],
+)
+def test_the_emulator_refuses_the_padding_that_tileiras_refuses(tmp_path, dtype, mode, refused) -> None:
+    bytecode = _bytecode(tmp_path, f"padded_{mode.lower()}", dtype, 1, 2, (16,))
+    (made,) = compile_kernels(_named(bytecode), ["sm_120"]).values()
+    assert isinstance(made, Verdict) == refused
+    with pytest.raises(InvalidTileIR, match="to pad with") if refused else contextlib.nullcontext():
+        assert Kernel.of(bytecode).program
 
 
 def _named(bytecode: bytes) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import emulator
-from evaluator.tileir import Sanitizer
+from evaluator.tileir import InvalidTileIR, Sanitizer
 from evaluator.tileir.memory import Memory
 from evaluator.tileir.ops_atomic import MODES, apply, rounds
 from evaluator.tileir.windows import OUTSIDE, decompose, is_whole, pieces, to_lanes, to_rows
@@ -160,6 +160,28 @@ def test_padding_values_fill_what_lies_outside(mode, value, dtype, batch):
     want = torch.cat((x, torch.full((5,), value).to(dtype)))
     assert torch.equal(y.view(torch.uint8), want.view(torch.uint8)) or (value != value and y[11:].isnan().all())
     assert torch.equal(y[:11], x)
+
+
+EIGHT_BITS = {  # found in tileiras' machine code
+    torch.float8_e4m3fn: {"ZERO": 0x00, "NEG_ZERO": 0x80, "NAN": 0x7F},
+    torch.float8_e5m2: {"ZERO": 0x00, "NEG_ZERO": 0x80, "NAN": 0x7E, "POS_INF": 0x7C, "NEG_INF": 0xFC},
+    torch.float8_e8m0fnu: {"ZERO": 0x00, "NAN": 0xFF},
+}
+
+
+@pytest.mark.parametrize("mode", ["ZERO", "NEG_ZERO", "NAN", "POS_INF", "NEG_INF"])
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_eight_bit_formats_are_padded_with_what_they_have(dtype, mode):
+    x = torch.arange(1, 12, dtype=torch.uint8).view(dtype)
+    y = torch.full((16,), 7, dtype=torch.uint8).view(dtype)
+    code = EIGHT_BITS[dtype].get(mode)
+    kernel = _padded(ct.PaddingMode[mode])
+    if code is None:
+        with pytest.raises(InvalidTileIR, match=f"has no {mode.lower()} to pad with"):
+            launch((2,), kernel, (x, y, 8))
+        return
+    launch((2,), kernel, (x, y, 8))
+    assert y.view(torch.uint8).tolist() == [*range(1, 12), *[code] * 5]
 
 
 @pytest.mark.parametrize("fill", [0.0, 3.5, -1e30])
