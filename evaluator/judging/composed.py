@@ -11,12 +11,14 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from evaluator.plans import Plans
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
 from knowledge_base.records import Stage, Status, Trial, Verdict
+from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Decomposition, Task
 
 from .cover import Cover, confirm, cover, dims
@@ -108,13 +110,21 @@ def _cover(
 
 
 def _grown(whole: Task, row: Sizes, free: Sequence[str]) -> Sizes:
-    """``row`` with its shortest free dimensions lengthened until outputs have ELEMENTS elements."""
-    while free and output_elements(whole, row) < ELEMENTS:
-        shortest = min(free, key=lambda name: row[name])
-        longer = row | {shortest: 2 * row[shortest] + 1}
-        if work(whole.graph, longer) > MAX_WORK:
+    """``row`` with free dimensions lengthened until outputs have ELEMENTS elements.
+
+    Each time the one of those that make outputs larger that costs least, the shortest of equally dear ones: a row that
+    is summed up is not lengthened.
+    """
+
+    def enough(at: Sizes) -> int:
+        return sum(min(prod(shape_at(t.shape, at)), ELEMENTS) for t in whole.outputs)
+
+    while output_elements(whole, row) < ELEMENTS:
+        longer = [row | {name: 2 * row[name] + 1} for name in sorted(free, key=lambda name: row[name])]
+        longer = [one for one in longer if enough(one) > enough(row) and work(whole.graph, one) <= MAX_WORK]
+        if not longer:
             break
-        row = longer
+        row = min(longer, key=lambda one: work(whole.graph, one))
     return row
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.judging.composed import MAX_WORK, _sizes, judge_composed
 from evaluator.judging.oracle import Oracle
-from evaluator.judging.sizes import work
+from evaluator.judging.sizes import ELEMENTS, output_elements, work
 from evaluator.plans import Plans
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
@@ -213,3 +213,11 @@ def test_a_target_is_judged_at_sizes_that_meet_its_constraints_and_are_quick(nam
             assert work(whole.graph, row) <= MAX_WORK
             for comparison, left, right in whole.constraints:
                 assert holds(comparison, evaluate(left, row), evaluate(right, row))
+
+
+def test_a_row_that_is_summed_up_is_not_lengthened_to_have_more_sums() -> None:
+    whole = decompose(parse("M, N = 16, 40\nx: f32[M, N]\nm: f32[M, 1]\ny = Sum(square(x - m))")).whole
+    for seed in range(5):
+        large, _ = _sizes(whole, seed)
+        assert output_elements(whole, large) >= ELEMENTS
+        assert work(whole.graph, large) < 16_000_000
