@@ -112,19 +112,23 @@ def _cover(
 def _grown(whole: Task, row: Sizes, free: Sequence[str]) -> Sizes:
     """``row`` with free dimensions lengthened until outputs have ELEMENTS elements.
 
-    Each time the one of those that make outputs larger that costs least, the shortest of equally dear ones: a row that
-    is summed up is not lengthened.
+    Each time the one that costs least for what it adds to them, the shortest of equally dear ones: a row that is summed
+    up is not lengthened.
     """
 
     def enough(at: Sizes) -> int:
         return sum(min(prod(shape_at(t.shape, at)), ELEMENTS) for t in whole.outputs)
 
-    while output_elements(whole, row) < ELEMENTS:
-        longer = [row | {name: 2 * row[name] + 1} for name in sorted(free, key=lambda name: row[name])]
-        longer = [one for one in longer if enough(one) > enough(row) and work(whole.graph, one) <= MAX_WORK]
+    while (least := output_elements(whole, row)) < ELEMENTS:
+        had, cost = enough(row), work(whole.graph, row)
+        longer = {}
+        for name in sorted(free, key=lambda name: row[name]):
+            one = row | {name: min(2 * row[name] + 1, -(-row[name] * ELEMENTS // least))}
+            if enough(one) > had and work(whole.graph, one) <= MAX_WORK:
+                longer[name] = (work(whole.graph, one) - cost) / (enough(one) - had), one
         if not longer:
             break
-        row = min(longer, key=lambda one: work(whole.graph, one))
+        row = min(longer.values(), key=lambda found: found[0])[1]
     return row
 
 

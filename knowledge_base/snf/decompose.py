@@ -8,9 +8,11 @@ by the square root of D): that is part of the task that feeds it, as a launch kn
   both together (SwiGLU)
 - elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over
   the last axis, on the same rows
-- attention: scores, what is done to them, softmax and the product with the values
+- attention: scores, what is done to them (with what is added to them, where that reads no more than it is: ALiBi),
+  softmax and the product with the values
 
-Values are stored between tasks; sizes' values, positions and masks are made where they are read.  A view belongs to
+Values are stored between tasks; sizes' values, positions, masks and what is computed of these alone are made where they
+are read.  A view belongs to
 its reader, as long as the reader can step through the buffer axis by axis; where it can't (``Linear`` of ``Merge``) the
 producer stores in the view's layout, and where others read the value too, or it is an input, a copy is a task.
 """
@@ -67,6 +69,7 @@ class _Work:
         self.graph = graph
         self.place = {n.name: i for i, n in enumerate(graph.nodes)}
         self.order = {v.name: i for i, v in enumerate(graph.values)}
+        self.positional = self._positional()
         self.computed = [n for n in graph.nodes if self.is_computed(n)]
         self.readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
@@ -82,11 +85,23 @@ class _Work:
                 if any(f.name in self.from_products or (isinstance(f, Node) and f.op == "matmul") for f in feeding):
                     self.from_products.add(node.name)
 
-    @staticmethod
-    def is_computed(value: Tensor | Node) -> bool:
-        return (
-            isinstance(value, Node) and not is_scalar(value) and OPS[value.op].kind not in ("view", "source", "scalar")
-        )
+    def _positional(self) -> set[str]:
+        """What is made of positions and sizes alone, by views and elementwise ops, and is no output."""
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            kind = OPS[node.op].kind
+            made = kind in ("view", "elementwise") and all(
+                a in found or is_scalar(self.graph.value(a)) for a in node.args
+            )
+            if (kind == "source" or made) and not is_scalar(node) and node.name not in self.graph.outputs:
+                found.add(node.name)
+        return found
+
+    def is_computed(self, value: Tensor | Node) -> bool:
+        """Whether a task computes and stores the value, so that others may read it."""
+        if not isinstance(value, Node) or is_scalar(value) or value.name in self.positional:
+            return False
+        return OPS[value.op].kind not in ("view", "source", "scalar")
 
     def reads(self, name: str) -> list[Node]:
         return self.readers.get(name, [])
@@ -118,7 +133,7 @@ def _fused(work: _Work) -> dict[str, _Group]:
         if node.op == "softmax":
             _join_attention(work, groups, node)
     # Epilogues first: a residual sum belongs to the linear that feeds it rather than to the norm that reads it.
-    for kinds in (("elementwise", "contraction"), ("elementwise", "contraction", "row")):
+    for kinds in (("elementwise", "contraction"), ("elementwise", "contraction", "row", "attention")):
         for node in reversed(work.computed):
             while groups[node.name].kind in kinds:
                 producer = _joinable(work, groups, groups[node.name])
@@ -199,11 +214,16 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
         return ("contraction", shape) if together else None
     if producer.kind not in ("elementwise", "row"):
         return None
-    if reader.kind == "contraction":
-        # part of an epilogue: what is computed beside the contraction from what was stored, or from parameters
+    if reader.kind in ("contraction", "attention"):
+        # part of an epilogue, or of the scores: what is computed beside the contraction from what was stored, or from
+        # parameters
         beside = producer.kind == "elementwise" and not any(n.op == "gather" for n in producer.nodes)
         feeds = any(n.name in c.args for n in producer.nodes for c in _contractions(reader))
-        return ("contraction", reader.space) if beside and not feeds and _within(shape, reader.space) else None
+        space = reader.space
+        if reader.kind == "attention":
+            (space,) = (n.shape for n in reader.nodes if n.op == "softmax")
+            beside = beside and _arrays_as_large(work, producer) <= 1
+        return (reader.kind, reader.space) if beside and not feeds and _within(shape, space) else None
     if reader.kind not in ("elementwise", "row") or not _rows_agree(producer, reader):
         return None
     kind = "row" if "row" in (producer.kind, reader.kind) else "elementwise"
@@ -215,6 +235,13 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
     if len(shape) == len(reader.space) and same_shape(producer.space, reader.space):
         return kind, reader.space  # a reduction that kept its axis, used on the rows that it came from
     return None
+
+
+def _arrays_as_large(work: _Work, group: _Group) -> int:
+    """How many arrays of the shape of its value the group reads: as many numbers are read for each score."""
+    members = {n.name for n in group.nodes}
+    arguments = {arg for n in group.nodes for arg in n.args} - members - work.positional
+    return sum(same_shape(work.graph.value(arg).shape, group.sink.shape) for arg in arguments)
 
 
 def _share_operand(producer: _Group, reader: _Group) -> bool:

@@ -66,7 +66,11 @@ class Dimensions:
         if name not in self.rewrites:
             return name
         rewrite = self.rewrites[name]
-        return normalise(("*", rewrite.by, self.expand(rewrite.rest)))
+        return normalise(("*", self._expanded(rewrite.by), self.expand(rewrite.rest)))
+
+    def _expanded(self, expr: Expr) -> Expr:
+        """``expr`` in free dimensions: what a whole was divided by may itself be one that was taken apart later."""
+        return substitute(expr, {symbol: self.expand(symbol) for symbol in symbols(expr)})
 
     def sample(self, expr: Expr) -> int:
         """The value of ``expr`` at the samples.  Raises SizeError where there is none."""
@@ -84,7 +88,7 @@ class Dimensions:
         raise SizeError(f"{name} has no sample value")
 
     def _quotient(self, whole: str, rewrite: Rewrite) -> int:
-        by = self.sample(rewrite.by)
+        by = self.sample(self._expanded(rewrite.by))
         given = self.overrides.get(rewrite.rest)
         if given is not None and whole not in self.overrides:
             return given
@@ -124,7 +128,7 @@ class Dimensions:
         if part == 0 or whole % part:
             raise SizeError(
                 f"{show_size(size)} = {whole} is not a multiple of {show_size(by)} = {part}",
-                f"choose sizes with ({show_size(size)}) % ({show_size(by)}) == 0",
+                f"choose sizes with {show_size(('mod', size, by))} == 0",
             )
         for name in sorted(symbols(size) - symbols(by)):
             trial = substitute(size, {name: build("*", by, "REST")})

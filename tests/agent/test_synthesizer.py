@@ -407,6 +407,45 @@ def check_tasks(text: str) -> None:
         assert not errors_of(task), task.name
 
 
+ATTENTION = "B, H, T, D = 2, 3, 50, 16\nq: bf16[B, H, T, D]\nk: bf16[B, H, T, D]\nv: bf16[B, H, T, D]\n"
+APART = "far = Range(T).reshape(T, 1) - Range(T).reshape(1, T)\n"
+PIECES = {
+    "sliding window with soft cap": f"{ATTENTION}{APART}s = 50.0 * tanh(q @ k.T / sqrt(D) / 50.0)\n"
+    "y = Softmax(Where(far < 20, s, -inf) + Mask_Causal) @ v",
+    "ALiBi": f"{ATTENTION}m: f32[H, 1, 1]\n{APART}y = Merge(Softmax(q @ k.T / sqrt(D) - m * far + Mask_Causal) @ v)",
+    "latent attention": "B, H, T, D, R = 1, 2, 40, 16, 8\nq: bf16[B, H, T, D]\nk: bf16[B, H, T, D]\n"
+    "r: bf16[B, H, T, R]\ns: bf16[B, 1, T, R]\ny = Softmax((q @ k.T + r @ s.T) / sqrt(D + R) + Mask_Causal) @ k",
+    "router": "M, C, E = 33, 40, 8\nx: bf16[M, C]\np = Softmax(Cast(Linear(x, E, θ.g, bias=False), f32))\n"
+    "rest = Where(p == Max(p, keepdims=True), 0.0, p)\nkept = Where(p >= Max(rest, keepdims=True), p, 0.0)\n"
+    "y = kept / Sum(kept, keepdims=True)",
+    "causal convolution": "T, C, K = 30, 70, 3\nx: f32[T + K - 1, C]\nw: weight.f32[K, C]\ni = Range(T)\n"
+    "z = Gather(x, i) * Select(w, 0, 0) + Gather(x, i + 1) * Select(w, 0, 1) + Gather(x, i + 2) * Select(w, 0, 2)\n"
+    "y = SiLU(z)",
+    "cross entropy with label smoothing": "N, V = 9, 100\nx: bf16[N, V]\nt: i64[N]\nl = Cast(x, f32)\n"
+    "top = Max(l, keepdims=True)\nlse = log(Sum(exp(l - top), keepdims=True)) + top\n"
+    "hit = Sum(Where(Range(V).reshape(1, V) == t.reshape(N, 1), l, 0.0))\n"
+    "y = Where(t == -100, 0.0, lse.reshape(N) - 0.9 * hit - 0.1 * Mean(l))",
+    "group norm": "B, G, D, S = 2, 3, 4, 20\nx: f32[B, G, D*S]\nw: weight.f32[G, D, 1]\nb: weight.f32[G, D, 1]\n"
+    "mu = Mean(x, keepdims=True)\nv = Mean(square(x - mu), keepdims=True)\n"
+    "y = ((x - mu) * rsqrt(v + 1e-5)).reshape(B, G, D, S) * w + b",
+    "patches": "B, H, W, P, E = 2, 3, 2, 4, 24\nx: bf16[B, 3, H*P, W*P]\n"
+    "y = Linear(Permute(x.reshape(B, 3, H, P, W, P), 0, 2, 4, 1, 3, 5).reshape(B, H*W, 3*P*P), E, θ.p)",
+    "adaptive layernorm": "B, T, C = 2, 7, 70\nx: bf16[B, T, C]\nd: bf16[B, 1, C]\ns: bf16[B, 1, C]\n"
+    "y = (x - Mean(x, keepdims=True)) * rsqrt(Var(x, keepdims=True) + 1e-6) * (1.0 + s) + d",
+}
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_pieces_of_real_models_have_right_kernels(piece: str) -> None:
+    check_tasks(PIECES[piece])
+
+
+def test_what_masks_attention_by_position_is_part_of_its_kernel() -> None:
+    for piece in ("sliding window with soft cap", "ALiBi"):
+        (task,) = decompose(parse(PIECES[piece])).tasks
+        assert launches(task) == 1
+
+
 @pytest.mark.parametrize("text", ["y = Softmax(x * 1.7)", "a = square(x)\ny = exp(a - Max(a, keepdims=True))"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_the_largest_of_a_row_of_products_is_zero_below_itself(text: str, dtype: str) -> None:

@@ -149,6 +149,16 @@ def test_a_squared_relu_mlp_with_rmsnorm_is_three_tasks() -> None:
         ("h = Linear(x, C, θ.a)\noutputs = h, GELU(h)", [["linear"], ["gelu"]]),
         ("y = Sum(x * 2.0) / 3", [["mul", "sum", "div"]]),
         ("y = Sum(GELU(x), axis=0)", [["gelu"], ["sum"]]),
+        ("far = Range(T).reshape(T, 1) - Range(T).reshape(1, T)\ny = Softmax(Where(far < 3, x @ x.T, -inf)) @ x",
+         [["sub", "lt", "matmul", "where", "softmax", "matmul"]]),
+        ("i = Range(T) * 2\noutputs = i, GELU(x * i.reshape(T, 1))", [["mul"], ["mul", "gelu"]]),
+        ("i = abs(Range(T) - 2)\ny = Gather(x, i) + Gather(x, i)", [["sub", "abs", "gather", "add"]]),
+        ("m: f32[T, 1]\ny = Softmax(x @ x.T + m * (Range(T) - T)) @ x",
+         [["sub", "mul", "matmul", "add", "softmax", "matmul"]]),
+        ("m: f32[T, T]\ny = Softmax(x @ x.T + tanh(m)) @ x", [["tanh", "matmul", "add", "softmax", "matmul"]]),
+        ("m: f32[T, T]\nn: f32[T, T]\ny = Softmax(x @ x.T + m * n) @ x",
+         [["mul"], ["matmul", "add", "softmax", "matmul"]]),
+        ("k = x * 2.0\ny = Softmax(x @ k.T) @ x", [["mul"], ["matmul", "softmax", "matmul"]]),
     ],
 )  # fmt: skip
 def test_what_plan_v2_fuses(text: str, expected: list[list[str]]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from snf_strategies import network_texts, texts
 
 from knowledge_base.errors import UserError
-from knowledge_base.snf import SnfError, parse, show
+from knowledge_base.snf import SnfError, decompose, parse, show
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.parser import parse_noted
 
@@ -163,7 +163,7 @@ ERRORS = [
     ("y = Linear(x, 4*K)", 3, 17, "K is not defined", "K = 128"),
     ("y = x + θ.bias", 3, 9, "parameter θ.bias is used as a tensor", "declare θ.bias"),
     ("y = x.spilt(2)", 3, 5, "there is no .spilt()", ".split"),
-    ("y = x.split(5)", 3, 5, "N = 6 is not a multiple of 5", "N) % (5) == 0"),
+    ("y = x.split(5)", 3, 5, "N = 6 is not a multiple of 5", "N%5 == 0"),
     ("y = Heads(x, 4)", 3, 5, "N = 6 is not a multiple of 4", ""),
     ("y = x @ x", 3, 5, "the inner sizes N and M differ", ""),
     ("y = Softmax(x, axes=1)", 3, 21, "Softmax has no axes", ""),
@@ -217,6 +217,39 @@ def test_an_error_names_line_column_reason_and_what_to_do(
     assert str(error).startswith(f"my.snf:{row}:{column}: ")
     if row <= 3 and "syntax" not in reason:
         assert line.split("\n")[0] in str(error)
+
+
+GROUPED = """B, T, C, H, G = 1, 8, 96, 12, 3
+{}
+x: f32[B, T, C]
+q = Linear(x, H*D, θ.q).reshape(B, T, K, G, D)
+k = Linear(x, K*D, θ.k).reshape(B, T, K, 1, D)
+y = Permute(q, 0, 2, 3, 1, 4) @ Permute(k, 0, 2, 3, 4, 1)"""
+
+
+@pytest.mark.parametrize("lines", ["D = C // H\nK = H // G", "K = H // G\nD = C // H"])
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ({}, {"K": 4, "G": 3, "D": 8}),
+        ({"H": 24}, {"K": 8, "G": 3, "D": 4}),
+        ({"G": 6, "C": 192}, {"K": 2, "G": 6, "D": 16}),
+        ({"K": 2}, {"K": 2, "G": 3, "D": 16}),
+        ({"D": 5}, {"K": 4, "G": 3, "D": 5}),
+    ],
+)
+def test_heads_are_grouped_as_people_write_it(lines: str, shape: dict[str, int], dims: dict[str, int]) -> None:
+    """Dimensions that are taken apart twice: C is H·D, and H is G·K."""
+    graph = parse_noted(GROUPED.format(lines), shape=shape).graph
+    assert {name: graph.sizes[name] for name in dims} == dims
+
+
+def test_grouped_heads_are_the_same_tasks_however_their_sizes_are_written() -> None:
+    free = "B, T, K, G, D = 1, 8, 4, 3, 8\nC = K*G*D\nH = K*G"
+    texts = [free + GROUPED.split("{}")[1]]
+    texts += [GROUPED.format(lines) for lines in ("D = C // H\nK = H // G", "D = C // H\nK = C // D // G")]
+    first, *others = ([t.place for t in decompose(parse(text)).tasks] for text in texts)
+    assert [first] * 2 == others
 
 
 @pytest.mark.parametrize(
