@@ -12,7 +12,7 @@ by the square root of D): that is part of the task that feeds it, as a launch kn
   softmax and the product with the values
 
 Values are stored between tasks; sizes' values, positions, masks and what is computed of these alone are made where they
-are read.  A view belongs to
+are read, and so is an input in another dtype.  A view belongs to
 its reader, as long as the reader can step through the buffer axis by axis; where it can't (``Linear`` of ``Merge``) the
 producer stores in the view's layout, and where others read the value too, or it is an input, a copy is a task.
 """
@@ -69,7 +69,7 @@ class _Work:
         self.graph = graph
         self.place = {n.name: i for i, n in enumerate(graph.nodes)}
         self.order = {v.name: i for i, v in enumerate(graph.values)}
-        self.positional = self._positional()
+        self.unstored = self._unstored()
         self.computed = [n for n in graph.nodes if self.is_computed(n)]
         self.readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
@@ -85,21 +85,23 @@ class _Work:
                 if any(f.name in self.from_products or (isinstance(f, Node) and f.op == "matmul") for f in feeding):
                     self.from_products.add(node.name)
 
-    def _positional(self) -> set[str]:
-        """What is made of positions and sizes alone, by views and elementwise ops, and is no output."""
-        found: set[str] = set()
+    def _unstored(self) -> set[str]:
+        """What is made where it is read, as far as it is no output.
+
+        Views and elementwise ops of positions and sizes alone, and an input in another dtype: reading it costs no more.
+        """
+        found = {n.name for n in self.graph.nodes if OPS[n.op].kind == "source"}
+        inputs = {t.name for t in self.graph.inputs}
         for node in self.graph.nodes:
-            kind = OPS[node.op].kind
-            made = kind in ("view", "elementwise") and all(
-                a in found or is_scalar(self.graph.value(a)) for a in node.args
-            )
-            if (kind == "source" or made) and not is_scalar(node) and node.name not in self.graph.outputs:
+            made = OPS[node.op].kind in ("view", "elementwise") and not is_scalar(node)
+            made = made and all(a in found or is_scalar(self.graph.value(a)) for a in node.args)
+            if made or (node.op == "cast" and node.args[0] in inputs):
                 found.add(node.name)
-        return found
+        return found - set(self.graph.outputs)
 
     def is_computed(self, value: Tensor | Node) -> bool:
         """Whether a task computes and stores the value, so that others may read it."""
-        if not isinstance(value, Node) or is_scalar(value) or value.name in self.positional:
+        if not isinstance(value, Node) or is_scalar(value) or value.name in self.unstored:
             return False
         return OPS[value.op].kind not in ("view", "source", "scalar")
 
@@ -240,7 +242,7 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
 def _arrays_as_large(work: _Work, group: _Group) -> int:
     """How many arrays of the shape of its value the group reads: as many numbers are read for each score."""
     members = {n.name for n in group.nodes}
-    arguments = {arg for n in group.nodes for arg in n.args} - members - work.positional
+    arguments = {arg for n in group.nodes for arg in n.args} - members - work.unstored
     return sum(same_shape(work.graph.value(arg).shape, group.sink.shape) for arg in arguments)
 
 

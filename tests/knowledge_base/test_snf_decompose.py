@@ -158,6 +158,8 @@ def test_a_squared_relu_mlp_with_rmsnorm_is_three_tasks() -> None:
         ("m: f32[T, T]\ny = Softmax(x @ x.T + tanh(m)) @ x", [["tanh", "matmul", "add", "softmax", "matmul"]]),
         ("m: f32[T, T]\nn: f32[T, T]\ny = Softmax(x @ x.T + m * n) @ x",
          [["mul"], ["matmul", "add", "softmax", "matmul"]]),
+        ("a = Cast(x, f64)\noutputs = LayerNorm(a, θ.n), Sum(a, axis=0)", [["cast", "layernorm"], ["cast", "sum"]]),
+        ("a = Cast(x, f64)\noutputs = a, LayerNorm(a, θ.n)", [["cast"], ["layernorm"]]),
         ("k = x * 2.0\ny = Softmax(x @ k.T) @ x", [["mul"], ["matmul", "softmax", "matmul"]]),
     ],
 )  # fmt: skip
