@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 
@@ -47,8 +48,13 @@ class LentPython:
         with theirs:
             send_handle(self._python.line, theirs.fileno(), self.process.pid)
         self.line = Counted(ours.detach())
+        self._ending = threading.Lock()
 
     def end(self) -> str:
+        with self._ending:
+            return self._end()
+
+    def _end(self) -> str:
         if self._said is None:
             gone = self.process.poll() is not None or self.line.closed or (self.line.poll() and not self.line.due)
             self.line.close()

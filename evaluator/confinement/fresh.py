@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -62,9 +63,17 @@ class FreshPython:
                 ours.close()
                 raise cannot_start(error) from None
         self.line = Connection(ours.detach())
+        self._ending = threading.Lock()  # closed twice at once, the line's number may be another's
 
     def end(self) -> str:
-        """Ends the process, if it has not ended; how it ended, with the last line that it wrote."""
+        """Ends the process, if it has not ended; how it ended, with the last line that it wrote.
+
+        May be called twice, from any thread; the second hears nothing.
+        """
+        with self._ending:
+            return self._end()
+
+    def _end(self) -> str:
         self.process.kill()
         code = self.process.wait()
         self.line.close()

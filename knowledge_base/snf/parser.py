@@ -366,22 +366,21 @@ class _Reader(Evaluator):
         for node, index, table in indices(graph):
             whole: dict[str, Interval] = {t.name: (0, 0) for t in graph.inputs if t.dtype in WHOLE}
             if None in interval(graph, index, whole):
-                source, rows = self.lines[node.where[0] - 1], show_size(table.shape[0])
+                rows = show_size(table.shape[0])
                 reason = f"nothing says that {index} stays within the {rows} rows of {table.name}"
-                raise SnfError(self.name, *node.where, reason, f"bound it: Minimum(Maximum(i, 0), {rows} - 1)", source)
+                raise self._wrong(node, reason, f"bound it: Minimum(Maximum(i, 0), {rows} - 1)")
         for node, (comparison, left, right) in needs(graph):
             values = [evaluate(e, graph.sizes) for e in (left, right)]
             if not holds(comparison, *values):
                 need = f"{show_size(left)} {comparison} {show_size(right)}"
-                line, column = node.where
-                source = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-                reason, mend = (
-                    f"at the samples {need} does not hold: {values[0]} and {values[1]}",
-                    f"choose sizes with {need}",
-                )
                 if not symbols(left) | symbols(right):
-                    reason, mend = f"{need} never holds: an index is outside of what it looks into", ""
-                raise SnfError(self.name, line, column, reason, mend, source)
+                    raise self._wrong(node, f"{need} never holds: an index is outside of what it looks into")
+                reason = f"at the samples {need} does not hold: {values[0]} and {values[1]}"
+                raise self._wrong(node, reason, f"choose sizes with {need}")
+
+    def _wrong(self, node: Node, reason: str, mend: str = "") -> SnfError:
+        line, column = node.where
+        return SnfError(self.name, line, column, reason, mend, self.lines[line - 1] if line else "")
 
     def _check_overrides(self) -> None:
         rests = [r.rest for r in self.dims.rewrites.values()]

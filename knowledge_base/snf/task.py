@@ -207,11 +207,9 @@ def _part(size: Expr, dim: str) -> tuple[Expr, Expr] | None:
     """(less, by) with ``size`` = less + by * dim, where neither has ``dim`` in it."""
     less = sizes_language.substitute(size, {dim: 0})
     by = divide(sizes_language.build("-", size, less), dim)
-    return (
-        None
-        if by is None or by == 0 or dim in sizes_language.symbols(by) | sizes_language.symbols(less)
-        else (less, by)
-    )
+    if by is None or by == 0 or dim in sizes_language.symbols(by) | sizes_language.symbols(less):
+        return None
+    return less, by
 
 
 def uses(decomposition: Decomposition) -> Mapping[str, int]:
