@@ -83,7 +83,7 @@ def known(folder: Path, summary: RunSummary) -> list[Trial]:
 
 
 def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first = go("first", tmp_path, MODEL)
+    first = go("first", tmp_path, MODEL, search_seconds=2)
     assert (first.status, kinds(first)) == ("done", {"modelled"})
     assert composed("first", tmp_path) == "modelled"
     trials = known(tmp_path, first)
@@ -98,7 +98,9 @@ def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert second.total is not None
     assert second.total < measured(900.0)
     assert composed("second", tmp_path) == "measured"
-    third = go("third", tmp_path, MODEL)  # measured times lie in the base now: none gets into this run's table
+    third = go(
+        "third", tmp_path, MODEL, search_seconds=2
+    )  # measured times lie in the base now: none gets into this run's table
     assert kinds(third) == {"modelled"}
     assert third.total is not None
     assert first.total is not None
@@ -111,8 +113,7 @@ x: f32[M, A]
 k: f32[M, A]
 r: f32[M, C]
 w: f32[4, M]
-s = (x @ k.T + r @ r.T) / sqrt(A + C)
-outputs = s, Softmax(s * Select(w, 0, 3))
+y = (x @ k.T + r @ r.T) / sqrt(A + C) * Select(w, 0, 3)
 """
 
 
@@ -120,7 +121,7 @@ def test_a_size_used_as_a_number_alone_and_a_fixed_position_are_judged_and_compo
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     summary = go("numbers", tmp_path, text=TWO, search_seconds=1)
-    assert (summary.status, [t.status for t in summary.tasks]) == ("done", ["correct"] * 3)
+    assert (summary.status, [t.status for t in summary.tasks]) == ("done", ["correct"] * 2)
     (given,) = [t.task.size_arguments for t in summary.tasks if t.task.size_arguments]
     manifest = next(tmp_path.glob("**/matmul_add_div*/manifest.json"))
     assert json.loads(manifest.read_text())["task"]["given"] == list(given)
