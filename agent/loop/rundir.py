@@ -1,7 +1,7 @@
 """A run's folder: its name, its lock, its log, and the texts that stay for people.
 
     runs/<id>/target.snf   what was asked for, as it was then; --resume reads this
-              log.txt      one line per event
+              log.txt      one line per event, and the traceback of a defect
               plans/       the fusion plans, as lists of tasks
               prompts/     what a proposer was told about each task; in a replay, how its prompts differ
               winners/     see agent.loop.winners

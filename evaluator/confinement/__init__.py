@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from .confine import python_child as python_child
     from .confine import run as run
     from .fresh import FreshPython as FreshPython
+    from .fresh import in_short as in_short
     from .fresh import portable as portable
 else:
     __getattr__, __all__ = exports(
         __name__,
         barriers=["Containment"],
         confine=["MIB", "Finished", "Limits", "containment", "packages", "prepare", "python_child", "run"],
-        fresh=["FreshPython", "portable"],
+        fresh=["FreshPython", "in_short", "portable"],
     )

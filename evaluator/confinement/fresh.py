@@ -37,6 +37,12 @@ def portable(error: Exception) -> Exception:
     return error
 
 
+def in_short(error: Exception) -> str:
+    """``error`` in a line, with the place that raised it: ``KeyError: 'x' (ops.py:515)``."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+
+
 class FreshPython:
     """``python -m module FD``, which ends when the line, a socket, closes: with us, if not before.
 

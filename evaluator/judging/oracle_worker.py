@@ -7,15 +7,14 @@ It imports nothing of a candidate and reads no file that one could have written.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections import OrderedDict
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from evaluator.confinement import in_short
 from knowledge_base.snf import reference
 
 from .inputs import draw, torch_dtype
@@ -85,8 +84,7 @@ def serve(line: Connection, answers: Answers) -> None:
         try:
             message: tuple[str, Any] = ("answer", answers.to(q))
         except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            message = ("error", f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
+            message = ("error", in_short(error))
         try:
             line.send(message)
         except OSError:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
-from pathlib import Path
 from typing import Any
 
-from evaluator.confinement import containment
+from evaluator.confinement import containment, in_short
 from evaluator.tileir import out_of_memory
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict, clean
@@ -34,9 +32,7 @@ def defect(error: Exception) -> Verdict:
     """The verdict on a candidate that nobody could judge, because what judges it failed: ``error`` is no one's plan."""
     if out_of_memory(error):
         return reject(Status.UNSUPPORTED, "emulator-memory", "judging it takes more memory than it may").verdict
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(at.filename).name}:{at.lineno}"
-    message = f"the evaluator failed, which says nothing about the kernel: {type(error).__name__}: {error} ({where})"
+    message = f"the evaluator failed, which says nothing about the kernel: {in_short(error)}"
     error_class, hint = classify(Status.CRASH, message, "evaluator-defect")
     return Verdict(status=Status.CRASH, stage=Stage.EMULATE, error_class=error_class, message=message, hint=hint)
 

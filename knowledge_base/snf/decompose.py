@@ -240,7 +240,7 @@ def _kind(work: _Work, producer: _Group, reader: _Group) -> tuple[str, tuple[Exp
 
 
 def _arrays_as_large(work: _Work, group: _Group) -> int:
-    """How many arrays of the shape of its value the group reads: as many numbers are read for each score."""
+    """How many arrays of its value's own shape the group reads; in attention each is a load for every score."""
     members = {n.name for n in group.nodes}
     arguments = {arg for n in group.nodes for arg in n.args} - members - work.unstored
     return sum(same_shape(work.graph.value(arg).shape, group.sink.shape) for arg in arguments)

@@ -207,25 +207,21 @@ def test_doctor_names_the_command_that_mends_what_is_missing(
     assert "pip install" in findings["tileiras"]["mend"]
 
 
-@pytest.mark.parametrize(
-    "command", ["kb facts", "targets", "kb facts --json", "check {candidates}/gelu_tiles.py --task gelu 2>&1"]
-)
-def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(command: str) -> None:
-    said = command.format(candidates=ROOT / "tests" / "candidates")
-    # `true` reads nothing at all: with `head`, a short output may have been read whole.
-    script = f"{sys.executable} -m agent {said} | true; echo ${{PIPESTATUS[0]}} >&2"
-    search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": search}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.stderr == "141\n"
-
-
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """What bash makes of ``script``, where ``agent`` is ours."""
     search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     script = f'agent() {{ "{sys.executable}" -m agent "$@"; }}\n{script}'
     variables = os.environ | {"PYTHONPATH": search} | environment
     return subprocess.run(["bash", "-c", script], capture_output=True, env=variables, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["kb facts", "targets", "kb facts --json", f"check {ROOT}/tests/candidates/gelu_tiles.py --task gelu 2>&1"],
+)
+def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(command: str) -> None:
+    # `true` reads nothing at all: with `head`, a short output may have been read whole.
+    assert shell(f"agent {command} | true; echo ${{PIPESTATUS[0]}} >&2").stderr == b"141\n"
 
 
 CHECK = f"check {ROOT}/tests/candidates/gelu_tiles.py --task gelu --shape M=33,N=70"
@@ -257,12 +253,9 @@ def test_what_an_encoding_has_not_is_spelled_out() -> None:
 
 
 def test_a_file_name_that_is_no_utf8_is_judged_stored_and_shown(elsewhere: Path) -> None:
-    name = b"g\xe9lu.py"
-    Path(os.fsdecode(os.fsencode(elsewhere) + b"/" + name)).write_bytes(
-        (ROOT / "tests" / "candidates" / "gelu_tiles.py").read_bytes()
-    )
-    spec = b"s\xe9lect.snf"
-    Path(os.fsdecode(os.fsencode(elsewhere) + b"/" + spec)).write_text("M, N = 4, 40\nx: f32[M, N]\ny = GELU(x)")
+    candidate = (ROOT / "tests" / "candidates" / "gelu_tiles.py").read_bytes()
+    (elsewhere / os.fsdecode(b"g\xe9lu.py")).write_bytes(candidate)
+    (elsewhere / os.fsdecode(b"s\xe9lect.snf")).write_text("M, N = 4, 40\nx: f32[M, N]\ny = GELU(x)")
     done = shell("agent check g$'\\xe9'lu.py --task gelu --shape M=33,N=70 --json")
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "correct"), done.stderr
     done = shell("agent run --target s$'\\xe9'lect.snf --proposer synthesizer --search-seconds 1 --json")
