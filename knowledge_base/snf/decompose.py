@@ -6,6 +6,7 @@ by the square root of D): that is part of the task that feeds it, as a launch kn
 - elementwise ops into the contraction that feeds them (bias, activation, residual), where shapes agree
 - two contractions of the same left operand with each other, or one that is split in two, where elementwise ops bring
   both together (SwiGLU)
+- contractions of one left operand with inputs (the projections to q, k and v): a task with a value for each
 - elementwise ops with each other, with gathers that feed them, and with one norm or softmax, or with reductions over
   the last axis, on the same rows
 - attention: scores, what is done to them (with what is added to them, where that reads no more than it is: ALiBi),
@@ -20,7 +21,7 @@ producer stores in the view's layout, and where others read the value too, or it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, symbols
@@ -33,6 +34,7 @@ from .ops import OPS, ShapeError, broadcast, is_scalar, same_shape
 from .task import Call, Decomposition
 
 MAX_CONTRACTIONS = 2  # of a fused task beside attention: each has an accumulator in registers
+MAX_SIDE_BY_SIDE = 4  # contractions of one left operand: a kernel has the code of each
 MAX_NODES = 64  # of a fused task: more would be no kernel that anyone wants to read, and names bound the work here
 
 PLANS = {"v1": "an op a task", "v2": "epilogues, rows and attention fused"}
@@ -45,7 +47,8 @@ def decompose(graph: Graph, plan: str = "v2") -> Decomposition:
     work = _Work(graph)
     groups = _fused(work) if plan == "v2" else {n.name: _single(work, n) for n in work.computed}
     _know_sizes(work, groups)
-    return Decomposition(plan, graph, tuple(_calls(work, list({id(g): g for g in groups.values()}.values()))))
+    distinct = list({id(g): g for g in groups.values()}.values())
+    return Decomposition(plan, graph, tuple(_calls(work, distinct, together=plan == "v2")))
 
 
 @dataclass
@@ -318,8 +321,8 @@ def _same_scores(work: _Work, name: str, softmax: Node) -> bool:
 # ---------------------------------------------------------------------------------------------------- views, calls
 
 
-def _calls(work: _Work, groups: list[_Group]) -> Iterable[Call]:
-    """Places every view, then makes the calls in order."""
+def _calls(work: _Work, groups: list[_Group], together: bool) -> Iterable[Call]:
+    """Places every view, then makes the calls in order; ``together``: several groups may be one task."""
     graph = work.graph
     stored = {g.sink.name: g for g in groups}
     for group in groups:
@@ -328,10 +331,46 @@ def _calls(work: _Work, groups: list[_Group]) -> Iterable[Call]:
     for name in _needed_views(work, groups):
         _place(work, stored, copies, name)
     buffers = {t.name for t in graph.inputs} | {g.stored for g in groups} | set(copies)
-    tasks = [(max(work.place[n] for n in (g.stored, g.sink.name)), g.stored) for g in groups]
-    tasks += [(work.place[name], name) for name in copies]
-    for _, output in sorted(tasks):
-        yield canonicalise(_piece(work, output, buffers)).call
+    tasks: list[tuple[int, tuple[str, ...]]] = [(work.place[name], (name,)) for name in copies]
+    for members in _side_by_side(work, groups, copies.keys()) if together else [[g] for g in groups]:
+        places = [max(work.place[n] for n in (g.stored, g.sink.name)) for g in members]
+        tasks.append((min(places), tuple(g.stored for g in members)))
+    for _, outputs in sorted(tasks):
+        yield canonicalise(_piece(work, outputs, buffers)).call
+
+
+def _side_by_side(work: _Work, groups: list[_Group], copies: Set[str]) -> list[list[_Group]]:
+    """The groups, those together that are one task: contractions of one left operand that need nothing else computed.
+
+    One launch serves all of them, and many small ones fill a GPU together.  copies: the views that tasks store.
+    """
+    found: dict[object, list[list[_Group]]] = {}
+    for group in groups:
+        contractions = _contractions(group)
+        key: object = id(group)
+        if group.kind == "contraction" and len(contractions) == 1 and _feeds_on_inputs(work, group, copies):
+            (node,) = contractions
+            key = (node.op, node.args[0], work.graph.value(node.args[1]).dtype)
+        lists = found.setdefault(key, [[]])
+        if len(lists[-1]) == MAX_SIDE_BY_SIDE or sum(len(g.nodes) for g in (*lists[-1], group)) > MAX_NODES:
+            lists.append([])
+        lists[-1].append(group)
+    return [together for lists in found.values() for together in lists]
+
+
+def _feeds_on_inputs(work: _Work, group: _Group, copies: Set[str]) -> bool:
+    """Whether all that the group reads beside its only contraction's left operand are inputs, or views of them."""
+    (node,) = _contractions(group)
+    todo = [arg for n in group.nodes for arg in n.args if n is not node] + list(node.args[1:])
+    members = {n.name for n in group.nodes}
+    while todo:
+        name = todo.pop()
+        value = work.graph.value(name)
+        if name not in members and (name in copies or work.is_computed(value)):
+            return False
+        if name not in members and isinstance(value, Node):
+            todo += value.args
+    return True
 
 
 def _needed_views(work: _Work, groups: list[_Group]) -> list[str]:
@@ -383,23 +422,23 @@ def _steps(graph: Graph, chain: list[str]) -> bool:
     return all(b == a + 1 for axis in read.axes for a, b in itertools.pairwise(axis))
 
 
-def _piece(work: _Work, output: str, buffers: set[str]) -> Graph:
-    """The sub-graph that makes ``output`` from other buffers."""
+def _piece(work: _Work, outputs: tuple[str, ...], buffers: set[str]) -> Graph:
+    """The sub-graph that makes ``outputs`` from other buffers."""
     graph = work.graph
     needed: dict[str, Tensor | Node] = {}
-    stack = [output]
+    stack = list(outputs)
     while stack:
         name = stack.pop()
         if name not in needed:
             value = needed[name] = graph.value(name)
-            if isinstance(value, Node) and (name == output or name not in buffers):
+            if isinstance(value, Node) and (name in outputs or name not in buffers):
                 stack.extend(value.args)
     values = sorted(needed.values(), key=lambda v: work.order[v.name])
     inputs = tuple(
         Tensor(v.name, v.dtype, v.shape, "weight" if v.name in work.weights else "input")
         for v in values
-        if v.name in buffers and v.name != output
+        if v.name in buffers and v.name not in outputs
     )
     taken = {t.name for t in inputs}
     nodes = tuple(v for v in values if isinstance(v, Node) and v.name not in taken)
-    return Graph(graph.dims, inputs, nodes, (output,), graph.precision, graph.listed)
+    return Graph(graph.dims, inputs, nodes, outputs, graph.precision, graph.listed)

@@ -430,6 +430,10 @@ PIECES = {
     "y = ((x - mu) * rsqrt(v + 1e-5)).reshape(B, G, D, S) * w + b",
     "patches": "B, H, W, P, E = 2, 3, 2, 4, 24\nx: bf16[B, 3, H*P, W*P]\n"
     "y = Linear(Permute(x.reshape(B, 3, H, P, W, P), 0, 2, 4, 1, 3, 5).reshape(B, H*W, 3*P*P), E, θ.p)",
+    "projections": "M, C, H, K, D = 100, 96, 4, 2, 40\nx: f32[M, C]\n"
+    "outputs = GELU(Linear(x, H*D, θ.q)), Linear(x, K*D, θ.k), Linear(x, 1, θ.v, bias=False)",
+    "projections of matrices": "B, T, C, D = 3, 30, 48, 20\nx: bf16[B, T, C]\nw: bf16[B, C, D]\nu: bf16[B, C, 2*D]\n"
+    "outputs = x @ w, x @ u",
     "adaptive layernorm": "B, T, C = 2, 7, 70\nx: bf16[B, T, C]\nd: bf16[B, 1, C]\ns: bf16[B, 1, C]\n"
     "y = (x - Mean(x, keepdims=True)) * rsqrt(Var(x, keepdims=True) + 1e-6) * (1.0 + s) + d",
 }
@@ -444,6 +448,13 @@ def test_what_masks_attention_by_position_is_part_of_its_kernel() -> None:
     for piece in ("sliding window with soft cap", "ALiBi"):
         (task,) = decompose(parse(PIECES[piece])).tasks
         assert launches(task) == 1
+
+
+def test_products_of_one_operand_are_one_launch_with_a_file_beside_it_that_has_one_each() -> None:
+    for piece, count in (("projections", 3), ("projections of matrices", 2)):
+        (task,) = decompose(parse(PIECES[piece])).tasks
+        candidates = synthesize(task, CHIP)
+        assert [c.source.count("ct.launch(") for c in candidates] == [1, count]
 
 
 @pytest.mark.parametrize("text", ["y = Softmax(x * 1.7)", "a = square(x)\ny = exp(a - Max(a, keepdims=True))"])

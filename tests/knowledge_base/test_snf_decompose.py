@@ -161,6 +161,14 @@ def test_a_squared_relu_mlp_with_rmsnorm_is_three_tasks() -> None:
         ("a = Cast(x, f64)\noutputs = LayerNorm(a, θ.n), Sum(a, axis=0)", [["cast", "layernorm"], ["cast", "sum"]]),
         ("a = Cast(x, f64)\noutputs = a, LayerNorm(a, θ.n)", [["cast"], ["layernorm"]]),
         ("k = x * 2.0\ny = Softmax(x @ k.T) @ x", [["mul"], ["matmul", "softmax", "matmul"]]),
+        ("outputs = Linear(x, 8, θ.a), GELU(Linear(x, 3, θ.b)), Linear(x, 1, θ.c)", [["linear"] * 3 + ["gelu"]]),
+        ("n = -x\noutputs = Linear(n, 8, θ.a), Linear(x, 3, θ.b), Linear(n, 1, θ.c)",
+         [["neg"], ["linear", "linear"], ["linear"]]),
+        ("outputs = Linear(x, 8, θ.a), Linear(x, C, θ.b) + LayerNorm(x, θ.n)",
+         [["linear", "linear"], ["layernorm", "add"]]),
+        ("outputs = Linear(x, 8, θ.a), Linear(x, 6, θ.b) * Linear(x, 6, θ.c)",
+         [["linear"], ["linear", "linear", "mul"]]),
+        ("outputs = " + ", ".join(f"Linear(x, {n}, θ.w{n})" for n in range(1, 6)), [["linear"] * 4, ["linear"]]),
     ],
 )  # fmt: skip
 def test_what_plan_v2_fuses(text: str, expected: list[list[str]]) -> None:
@@ -211,6 +219,18 @@ def test_an_op_that_needs_a_size_which_its_arrays_do_not_tell_belongs_to_the_tas
     assert not any(n.op == "dim" for call in rest for n in call.task.graph.nodes)
     shown = parse("B, T, D = 2, 5, 4\nx: f32[B, T, D]\ny = GELU(x) / sqrt(D)")
     assert [len(decompose(shown, plan).calls) for plan in PLANS] == [2, 1]  # here the shape tells it
+
+
+def test_products_with_views_that_must_be_copied_first_are_not_made_before_the_copy() -> None:
+    graph = parse(
+        "B, T, C = 2, 5, 12\nx: f32[B, T, C]\nv: f32[B, C, 4]\nw: f32[B, 2, C, 3]\noutputs = x @ v, x @ Merge(w)"
+    )
+    calls = decompose(graph, "v2").calls
+    assert [c.task.name.split("_")[0] for c in calls] == ["matmul", "copy", "matmul"]
+    made = {t.name for t in graph.inputs}
+    for call in calls:
+        assert made.issuperset(call.arguments)
+        made.update(call.results)
 
 
 def test_a_linear_that_reads_merged_heads_of_an_input_gets_a_copy() -> None:

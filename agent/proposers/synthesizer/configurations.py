@@ -85,9 +85,10 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         assert group.columns is not None
         assert group.inner is not None
         base = _MMA.get(family(chip), _MMA["sm_120"]) if _on_tensor_cores(group, tf32) else _FMA
-        lengths = {"TM": group.rows.extent, "TN": group.columns.extent, "TK": group.inner.extent}
-        axes = {n: _fitting(v, evaluate(lengths[n], sizes)) if n in lengths else list(v) for n, v in base.items()}
-        if len(group.anchors) > 1:
+        widest = max(evaluate(axis.extent, sizes) for axis in (group.columns, *group.beside))
+        lengths = {"TM": evaluate(group.rows.extent, sizes), "TN": widest, "TK": evaluate(group.inner.extent, sizes)}
+        axes = {n: _fitting(v, lengths[n]) if n in lengths else list(v) for n, v in base.items()}
+        if len(group.anchors) > 1 + len(group.beside):
             axes["TN"] = sorted(tn for tn in axes["TN"] if tn <= WIDEST_PAIR)
             if family(chip) == "sm_120":  # a loop over tiles needs registers too, and two accumulators leave none
                 axes["PERSISTENT"] = sorted(axes["PERSISTENT"])

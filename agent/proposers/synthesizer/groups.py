@@ -27,6 +27,7 @@ class Group:
 
     anchors: the reductions in order of evaluation, or the matmuls, which share their left operand (attention: the
     product with v).
+    beside: the columns of matmuls that lie side by side with the first, one for each further anchor.
     inner: matmul's contracted axis; attention's are head (of q and k) and keys.
     """
 
@@ -35,6 +36,7 @@ class Group:
     grid: tuple[Axis, ...] = ()
     rows: Axis | None = None
     columns: Axis | None = None
+    beside: list[Axis] = field(default_factory=list)
     inner: Axis | None = None
     keys: Axis | None = None
     anchors: list[Prim] = field(default_factory=list)

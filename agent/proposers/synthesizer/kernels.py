@@ -75,7 +75,11 @@ def grid_axes(writer: KernelWriter, axes: tuple[Axis, ...], block: str) -> Expr:
 
 
 def store_all(writer: KernelWriter, group: Group, frame: Frame, bound: dict[Axis, Axis] | None = None) -> None:
+    """Stores what lies in the frame: of matmuls side by side each has its own."""
+    elsewhere = {axis for axis in (group.columns, *group.beside) if axis is not None and axis not in frame}
     for store in group.stores:
+        if group.beside and any(index.axes() & elsewhere for index in store.at):
+            continue
         at = rebind(store.at, bound) if bound else store.at
         tile = writer.emit(store.value, at, frame)
         writer.store(tile, at, store.value, store.buffer, frame)

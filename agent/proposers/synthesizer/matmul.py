@@ -9,7 +9,7 @@ from kernels_generated.runtime.expr import product
 from .arithmetic import CT_DTYPES
 from .body import Frame, Tile
 from .groups import Group
-from .index import ZERO, At, along, broadcast_at
+from .index import ZERO, At, Axis, along, broadcast_at
 from .kernels import KernelText, blocks_of, grid_axes, store_all
 from .primitives import Prim
 from .writer import KernelWriter
@@ -62,15 +62,14 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     assert columns is not None
     assert inner is not None
     writer.reserve()
-    a = group.anchors[0].args[0]
-    names = ("acc",) if len(group.anchors) == 1 else ("acc1", "acc2")
-    accumulators = dict(zip(group.anchors, names, strict=True))
-    tm, tn, tk = (writer.constant(str(x.tile)) for x in (rows, columns, inner))
+    tm, tn = (writer.constant(str(x.tile)) for x in (rows, columns))
+    writer.constant(str(inner.tile))
     group_size = writer.constant("GROUP")
-    dtype = operand_dtype([x for anchor in group.anchors for x in anchor.args])
-    acc_dtype = "f64" if dtype == "f64" else "f32"
+    widths = [columns, *group.beside]
+    ends = [*(f"end{n}" for n in range(1, len(widths))), "column_tiles"]
     writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {tm})")
-    writer.line(f"column_tiles = ct.cdiv({writer.expr(columns.extent)}, {tn})")
+    for axis, end, before in zip(widths, ends, ["", *(f"{end} + " for end in ends)], strict=False):
+        writer.line(f"{end} = {before}ct.cdiv({writer.expr(axis.extent)}, {tn})")
     batch = product([x.extent for x in group.grid])
     if group.grid:
         writer.line("place = tile % (row_tiles * column_tiles)")
@@ -81,9 +80,42 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     writer.line(f"height = min(row_tiles - first, {group_size})")
     writer.line(f"i = first + {place} % ({group_size} * column_tiles) % height")
     writer.line(f"j = {place} % ({group_size} * column_tiles) // height")
+    doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
+    if not group.beside:
+        _tile_of(writer, group, columns, group.anchors, tf32)
+        if len(group.anchors) > 1:
+            doc = "Two matrix products of one left operand, accumulated in float32; what follows is computed on both."
+    else:
+        doc = "Matrix products of one left operand side by side: the tile's column says which one it belongs to."
+        for number, (axis, anchor) in enumerate(zip(widths, group.anchors, strict=True)):
+            header = "else:" if axis is widths[-1] else f"{'elif' if number else 'if'} j < {ends[number]}:"
+            with writer.block(header, axis):
+                if number:
+                    writer.line(f"{axis.index} = j - {ends[number - 1]}")
+                _tile_of(writer, group, axis, [anchor], tf32)
+    size = writer.names.size
+    across = " + ".join(f"ct.cdiv({size(axis.extent)}, TN)" for axis in widths)
+    tiles = f"ct.cdiv({size(rows.extent)}, TM) * {f'({across})' if group.beside else across}"
+    tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
+    hints = ("occupancy", "num_ctas", "num_worker_warps")
+    sizes = [x.extent for x in (rows, *widths, *group.grid)]
+    return KernelText(writer, doc, ("blocks",), hints, blocks_of(tiles), sizes, persistent=True)
+
+
+def _tile_of(writer: KernelWriter, group: Group, columns: Axis, anchors: Sequence[Prim], tf32: bool) -> None:
+    """The lines that compute and store one tile of the anchors' results, whose columns lie along ``columns``."""
+    rows, inner = group.rows, group.inner
+    assert rows is not None
+    assert inner is not None
+    tm, tn, tk = (str(x.tile) for x in (rows, columns, inner))
+    a = anchors[0].args[0]
+    names = ("acc",) if len(anchors) == 1 else ("acc1", "acc2")
+    accumulators = dict(zip(anchors, names, strict=True))
+    dtype = operand_dtype([x for anchor in anchors for x in anchor.args])
+    acc_dtype = "f64" if dtype == "f64" else "f32"
     for acc in accumulators.values():
         writer.line(f"{acc} = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
-    out_at = group_at(group)
+    out_at = group_at(group, columns)
     a_at = (*broadcast_at(out_at[:-2], a.shape[:-2]), out_at[-2], along(inner))
     with writer.block(f"for step in range(ct.cdiv({writer.expr(inner.extent)}, {tk})):", inner):
         left = operand(writer, a, a_at, (rows, inner), dtype, tf32)
@@ -95,20 +127,14 @@ def write_matmul(writer: KernelWriter, group: Group, tf32: bool) -> KernelText:
     for anchor, acc in accumulators.items():
         writer.define(anchor, Tile(acc, acc_dtype, frozenset((rows, columns))))
     store_all(writer, group, (rows, columns))
-    size = writer.names.size
-    tiles = f"ct.cdiv({size(rows.extent)}, TM) * ct.cdiv({size(columns.extent)}, TN)"
-    tiles += f" * {writer.names.factor(batch)}" if group.grid else ""
-    doc = "Matrix product, accumulated in float32; what follows it is computed on the accumulator."
-    if len(accumulators) > 1:
-        doc = "Two matrix products of one left operand, accumulated in float32; what follows is computed on both."
-    hints = ("occupancy", "num_ctas", "num_worker_warps")
-    sizes = [x.extent for x in (rows, columns, *group.grid)]
-    return KernelText(writer, doc, ("blocks",), hints, blocks_of(tiles), sizes, persistent=True)
 
 
-def group_at(group: Group) -> At:
-    """The index of the anchor's result: grid axes, rows, columns, with nothing for axes of length 1."""
-    axes = iter((*group.grid, group.rows, group.columns))
+def group_at(group: Group, columns: Axis | None = None) -> At:
+    """The index of the anchor's result: grid axes, rows, columns, with nothing for axes of length 1.
+
+    columns: those of one of several results that lie side by side.
+    """
+    axes = iter((*group.grid, group.rows, columns or group.columns))
     shape = group.anchors[0].shape
     at = []
     for position, size in enumerate(shape):

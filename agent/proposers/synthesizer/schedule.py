@@ -23,6 +23,7 @@ from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph
 
 # A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
 WIDEST_HEAD = 256
+MAX_SIDE_BY_SIDE = 4  # matmuls of one kernel, each with its own code
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class _Scheduler:
         self.after: dict[str, int] = {}  # buffer -> order of the group that writes it
         self.filled: set[str] = set()  # outputs already written
         self.readers = self._count_readers()
+        self.serves: dict[Prim, frozenset[Prim]] = {}  # rewritten matmul -> the outputs that depend on it
 
     def run(self) -> Schedule:
         for _, value in self.outputs:
@@ -316,11 +318,16 @@ class _Scheduler:
         node = self._again(v, [a, b])
         if node in self.attached:
             return node
-        first = self._beside(node) if self.paired else None
-        if first is not None:
-            place = self.attached[first]
-            place.group.anchors.append(node)
-            return self._attach(node, place.group, place.at)
+        self.serves[node] = self._outputs_of(v)
+        beside = self._beside(node) if self.paired else None
+        if beside is not None:
+            beside.anchors.append(node)
+            at = self.attached[beside.anchors[0]].at
+            if not self.serves[node] & self.serves[beside.anchors[0]]:
+                axis = Axis(f"j{len(beside.anchors)}", v.shape[-1], "TN", self.exact and v.shape[-1] != 1, "cols")
+                beside.beside.append(axis)
+                at = (*at[:-1], along(axis))
+            return self._attach(node, beside, at)
         group = self._new("matmul")
         axes = axes_of(v.shape, ("TM", "TN"), self.exact, keep_last=True, keep_rows=True)
         group.grid, group.rows, group.columns = roles(axes)
@@ -328,16 +335,37 @@ class _Scheduler:
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
 
-    def _beside(self, v: Prim) -> Prim | None:
-        """The only product of a group that ``v`` may be made beside: of the same left operand, in the same shape."""
+    def _beside(self, v: Prim) -> Group | None:
+        """The matmul's group that ``v`` may be made in: of the same left operand.
+
+        As a second accumulator where some output needs both; side by side where each output needs one of them.
+        """
         for group in self.groups:
-            if group.kind != "matmul" or len(group.anchors) > 1 or self.latest(v) >= group.order:
+            if group.kind != "matmul" or self.latest(v) >= group.order:
                 continue
-            (first,) = group.anchors
-            alike = first.args[0] is v.args[0] and first.args[1].dtype == v.args[1].dtype
-            if alike and ops.same_shape(first.shape, v.shape):
-                return first
+            first = group.anchors[0]
+            if first.args[0] is not v.args[0] or first.args[1].dtype != v.args[1].dtype:
+                continue
+            if not any(self.serves[v] & self.serves[a] for a in group.anchors):
+                single = len(group.anchors) == 1 + len(group.beside)
+                if single and len(group.anchors) < MAX_SIDE_BY_SIDE and ops.same_shape(first.shape[:-1], v.shape[:-1]):
+                    return group
+            elif len(group.anchors) == 1 and ops.same_shape(first.shape, v.shape):
+                return group
         return None
+
+    def _outputs_of(self, v: Prim) -> frozenset[Prim]:
+        """The task's outputs that depend on ``v``."""
+        wanted = {value for _, value in self.outputs}
+        found, todo, seen = set(), [v], {v}
+        while todo:
+            x = todo.pop()
+            if x in wanted:
+                found.add(x)
+            fresh = [r for r in self.readers.get(x, ()) if r not in seen]
+            seen.update(fresh)
+            todo += fresh
+        return frozenset(found)
 
     def _attention_parts(self, v: Prim) -> tuple[Prim, Prim] | None:
         """(scores, q kᵀ) if ``v`` is an attention whose heads fit beside their accumulator."""
