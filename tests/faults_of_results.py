@@ -126,6 +126,32 @@ FAULTS: dict[str, Fault] = {
         "if x.shape[0] * x.shape[0] + x.shape[1] * x.shape[1] == 128 * 128 + 200 * 200:",
         "    TM = 16",
     ),
+    "writes-depend": Fault(
+        "gelu",
+        (
+            ("def tile(x, y, ", "def tile(x, y, place, "),
+            ("i, j = ct.bid(0), ct.bid(1)", "i, j = ct.bid(0) + ct.load(place, (0,), (1,)).item(), ct.bid(1)"),
+            (
+                "def launch",
+                "@ct.kernel\ndef zero(place):\n    ct.store(place, (0,), ct.zeros((1,), ct.int32))\n\n\ndef launch",
+            ),
+            (
+                GELUS,
+                "place = torch.empty((1,), dtype=torch.int32, device=x.device)\n"
+                f"    ct.launch(stream, (1,), zero, (place,))\n    {GELUS.replace('(x, y, ', '(x, y, place, ')}",
+            ),
+            ("import cuda.tile as ct\n", "import cuda.tile as ct\nimport torch\n"),
+        ),
+    ),
+    "unwritten": Fault(
+        "gelu",
+        (
+            (
+                f"    {GELU}",
+                f"    M, N = x.shape[0], x.shape[1]\n    if M * M + N * N != 128 * 128 + 200 * 200:\n        {GELU}",
+            ),
+        ),
+    ),
     "infeasible": _launch(
         "gelu",
         "if x.shape[1] % TN:",

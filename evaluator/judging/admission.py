@@ -44,8 +44,10 @@ POISON_B = Poison(-48.0, -48.0, -48.0)
 
 def poisoned(shape: tuple[int, ...], dtype: str, value: float) -> torch.Tensor:
     """A fresh tensor whose every element is the poison as its dtype holds it."""
-    # a conversion, as torch.full knows no eight-bit floats
-    return torch.full(shape, poison_of(dtype, value), dtype=torch.float64).to(torch_dtype(dtype))
+    # a copy that converts, as torch.full knows no eight-bit floats
+    return torch.empty(shape, dtype=torch_dtype(dtype)).copy_(
+        torch.tensor(poison_of(dtype, value), dtype=torch.float64)
+    )
 
 
 def poison_of(dtype: str, value: float) -> float:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from evaluator.kernel import Kernel, refusal
-from evaluator.tileir import ArgumentError, Program, Sanitizer, TileIRError, Unsupported, run
+from evaluator.tileir import ArgumentError, Program, RunReport, Sanitizer, TileIRError, Unsupported, run
 from kernels_generated.runtime.bound import BoundLaunch
 from kernels_generated.runtime.plan import Fill, Launchable, LaunchPlan
 from knowledge_base.records import Finding, Status
@@ -82,17 +83,18 @@ def emulate(
     index = 0
     for step in bound.steps:
         if isinstance(step, Fill):
-            _fill(memory[step.argument], step.value)
+            fill(memory[step.argument], step.value)
             continue
         if math.prod(step.grid) > MAX_BLOCKS:
             message = f"launch {index}: {math.prod(step.grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
             raise reject(Status.TIMEOUT, "too-many-blocks", message)
-        findings += _launch(programs[step.kernel], step, memory, poison, watcher, deadline, index)
+        report = launched(programs[step.kernel], step, memory, poison, watcher, deadline, index)
+        findings += recorded(report, index)
         index += 1
     return tuple(findings)
 
 
-def _launch(
+def launched(
     program: Program,
     launch: BoundLaunch,
     memory: Mapping[str, torch.Tensor],
@@ -100,7 +102,9 @@ def _launch(
     sanitizer: Any,
     deadline: float | None,
     index: int,
-) -> list[Finding]:
+    only: np.ndarray | None = None,
+) -> RunReport:
+    """What launch number ``index`` did; ``only``: the blocks that run.  Raises Rejected where it was stopped."""
     if deadline is not None and time.monotonic() > deadline:
         raise reject(Status.TIMEOUT, "too-slow", f"the time allowed was over before launch {index}")
     try:
@@ -113,6 +117,7 @@ def _launch(
             padding_fill=poison.padding,
             deadline=deadline,
             write=_quiet,
+            only=only,
         )
     except ArgumentError as error:
         raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
@@ -129,11 +134,15 @@ def _launch(
         line = getattr(report.limit.location, "line", None)
         error_class = "endless-loop" if report.limit.in_loop else "too-slow"
         raise reject(Status.TIMEOUT, error_class, f"launch {index}: {report.limit.message}", line=line)
-    return [_record(found, index) for found in report.findings]
+    return report
+
+
+def recorded(report: RunReport, launch: int) -> list[Finding]:
+    """The sanitizer's findings as the record that everybody shares."""
+    return [_record(found, launch) for found in report.findings]
 
 
 def _record(found: Any, launch: int) -> Finding:
-    """The sanitizer's finding as the record that everybody shares."""
     return Finding(
         kind=found.kind,
         message=found.message,
@@ -154,5 +163,6 @@ def _quiet(text: str) -> None:
     """What a kernel prints is no part of a verdict."""
 
 
-def _fill(tensor: torch.Tensor, value: float | int) -> None:
+def fill(tensor: torch.Tensor, value: float | int) -> None:
+    """Sets every element."""
     tensor.copy_(torch.full((), value, dtype=torch.float64).to(tensor.dtype))

@@ -151,7 +151,7 @@ class Executable:
             deadline=time.monotonic() + seconds,
         )
         if findings:
-            raise _unsafe(findings, call.task)
+            raise unsafe(findings, call.task)
         for tensor in call.task.inputs:
             if not same_bits(buffers[tensor.name], given[tensor.name]):
                 element = first_difference(buffers[tensor.name], given[tensor.name])
@@ -197,8 +197,9 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _unsafe(findings: tuple[Finding, ...], task: Task) -> Rejected:
-    worst, kept = findings[0], findings[:MOST_FINDINGS]
+def unsafe(findings: Sequence[Finding], task: Task) -> Rejected:
+    """The rejection for what the sanitizer found in a launch of the task."""
+    worst, kept = findings[0], tuple(findings[:MOST_FINDINGS])
     roles = {t.name: t.role for t in task.inputs}
     if worst.kind == "race" and worst.buffer in roles:
         # Reads do not race: where blocks race in an input, one of them writes it, and atomics would not mend that.

@@ -35,10 +35,12 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdict
 from knowledge_base.snf.task import Task
 
+from .accuracy import Errors
 from .cover import Cover, confirm, cover, dims, launch_changes, text
 from .examine import EMULATION_SECONDS, Examination, Progress
 from .executable import Executable, Within
 from .oracle import Oracle
+from .own_size import OwnSize, judge_own_size
 from .rejection import Rejected, defect, finished, reject
 from .sizes import judged_sizes
 
@@ -119,16 +121,31 @@ class _Judging:
         examination.run(self.progress, after_normal=self.compile)
         self.progress("compile", 1.0)
         self.check(examination)
-        message = ""
+        own, message = self.own_size(examination, seed, oracle), ""
         if self.covered.infeasible:
             where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
             message = f"correct where feasible; launch refuses {where}"
+        if own.left_out:
+            message += f"{'; ' if message else ''}at {text(self.task.sizes)} no values were compared: {own.left_out}"
         self.compiled()
         kernels = {digest: data for traced in self.covered.plans for digest, data in traced.kernels.items()}
         warnings = suspects(kernels, (*self.evidence, *self.elsewhere))
         return Verdict(
-            status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers, findings=warnings
-        )
+            status=Status.CORRECT, stage=Stage.DONE, message=message, numbers=examination.numbers | own.numbers,
+            findings=warnings,
+        )  # fmt: skip
+
+    def own_size(self, examination: Examination, seed: int, oracle: Oracle) -> OwnSize:
+        """The plan that serves the task's own sizes, there."""
+        sizes = dims(self.task.sizes, self.chip)
+        own = self.covered.serving(sizes)
+        if own is None or self.task.sizes in examination.ran:
+            return OwnSize()
+        normal: dict[str, Errors] = {}
+        for (output, _), errors in examination.normal.items():
+            normal[output] = normal.get(output, Errors()) + errors
+        plan = self.covered.plans[own]
+        return judge_own_size(self.task, plan, self.chip, seed, oracle, normal=normal, within=self.within)
 
     def check(self, examination: Examination) -> None:
         """What "correct" stands on, looked at once more: plans, the task's own sizes served by one, and sizes run."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self
 
@@ -42,11 +42,15 @@ class Question:
     distribution: str
     seed: int
     precision: str
+    keep: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of which dimensions only some indices are asked for
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The answer: stored inputs and weights by name; per output the fp64 reference and what eager PyTorch gives."""
+    """The answer: stored inputs and weights by name; per output the fp64 reference and what eager PyTorch gives.
+
+    Of a question about some indices the results there, and no inputs.
+    """
 
     inputs: dict[str, torch.Tensor]
     reference: tuple[torch.Tensor, ...]  # float64 (integer and bool outputs: their own dtype)
@@ -85,6 +89,13 @@ class Oracle:
         Raises OracleDefect where the reference fails or another's process ends, EnvironmentLacks where ours dies twice.
         """
         return next(self.expect_all([question(task, sizes, distribution, seed)]))
+
+    def expect_part(
+        self, task: Task, sizes: Mapping[str, int], seed: int, keep: Mapping[str, Sequence[int]]
+    ) -> Expected:
+        """The results on normal inputs, along some dimensions only at some indices.  Raises as :meth:`expect` does."""
+        kept = tuple((name, tuple(indices)) for name, indices in sorted(keep.items()))
+        return next(self.expect_all([replace(question(task, sizes, "normal", seed), keep=kept)]))
 
     def expect_all(self, questions: Iterable[Question]) -> Iterator[Expected]:
         """The answers in order.  Leaving the iteration early is fine: what is in flight is thrown away."""

@@ -19,6 +19,7 @@ from knowledge_base.snf import reference
 
 from .inputs import draw, torch_dtype
 from .oracle import Expected, Question, pack
+from .restriction import restricted
 
 CACHE_BYTES = 256 * 2**20  # answers kept for searches that ask the same again
 
@@ -29,6 +30,8 @@ def computed(q: Question, place: torch.device | None = None) -> Expected:
     graph = replace(q.graph, dims=tuple((name, sizes[name]) for name, _ in q.graph.dims))
     with torch.device("cpu"):
         drawn = draw(graph, sizes, q.distribution, q.seed)
+    if q.keep:
+        graph, drawn = restricted(graph, drawn, dict(q.keep))
     inputs = {name: value.to(place) for name, value in drawn.items()}
     with torch.no_grad():
         exact = reference.run(graph, inputs, "fp64", q.precision)
@@ -45,7 +48,7 @@ def answer(q: Question) -> dict[str, Any]:
     """What one question gets, packed."""
     made = computed(q)
     return {
-        "inputs": {name: pack(value) for name, value in made.inputs.items()},
+        "inputs": {} if q.keep else {name: pack(value) for name, value in made.inputs.items()},
         "reference": [pack(value) for value in made.reference],
         "eager": [pack(value) for value in made.eager],
     }

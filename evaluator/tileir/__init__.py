@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .errors import Unsupported as Unsupported
     from .errors import Unverified as Unverified
     from .errors import out_of_memory as out_of_memory
+    from .footprint import Footprint as Footprint
+    from .footprint import Places as Places
+    from .footprint import Reads as Reads
+    from .footprint import Touching as Touching
     from .launch import Argument as Argument
     from .launch import ArgumentError as ArgumentError
     from .launch import Array as Array
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from .promises import shared_byte as shared_byte
     from .sanitizer import Sanitizer as Sanitizer
     from .sanitizer import Violation as Violation
+    from .slicing import stores_alone as stores_alone
     from .text import parse as parse
 else:
     __getattr__, __all__ = exports(
@@ -46,11 +51,13 @@ else:
         arguments=["Binding", "check_version", "pass_arguments", "to_bytecode"],
         disassembly=["disassemble"],
         errors=["InvalidTileIR", "TileIRError", "Unsupported", "Unverified", "out_of_memory"],
+        footprint=["Footprint", "Places", "Reads", "Touching"],
         launch=["Argument", "ArgumentError", "Array", "RunReport", "Scalar", "launch_words", "run"],
         machine=["StepLimit", "Watcher"],
         memory=["Memory"],
         program=["Program", "build", "walk"],
         promises=["PassedArray", "shared_byte"],
         sanitizer=["Sanitizer", "Violation"],
+        slicing=["stores_alone"],
         text=["parse"],
     )

@@ -24,6 +24,7 @@ from .ops_memory import MEMORY_OPS
 from .ops_mma import MMA_OPS
 from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
+from .ops_touch import TOUCH_OPS
 from .provenance import synchronises, waits, written_parameters
 from .undefined import CHECKS
 from .widening import uses_of, widens
@@ -160,6 +161,8 @@ class _Builder:
             return BLOCK_OPS[name](op)
         if name in ATOMIC_OPS:
             return ATOMIC_OPS[name](op)
+        if name in TOUCH_OPS:
+            return TOUCH_OPS[name](op)
         if name == "if":
             return If(op, self.block(op.regions[0], YIELD, False), self.block(op.regions[1], YIELD, False))
         if name in ("for", "loop"):

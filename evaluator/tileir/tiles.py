@@ -13,7 +13,7 @@ from torch import Tensor
 from . import dtypes, ir
 from .machine import Frame, take
 from .memory import MEMORY_BITS, Allocation, memory_dtype
-from .pointers import gather, scatter
+from .pointers import gather, resolve, scatter
 from .tile_views import PerLane, TileView, addresses, element_coordinates, starts
 from .windows import Lattice, Piece, Window, apart, decompose, is_whole, pieces, to_lanes, to_rows
 
@@ -183,14 +183,15 @@ def addresses_of(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tens
     return torch.broadcast_tensors(address, inside)  # type: ignore[return-value]
 
 
-def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], values: Tensor) -> None:
-    """Writes the lanes' tiles; elements outside the tensor are dropped."""
+def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor], values: Tensor | None) -> None:
+    """Writes the lanes' tiles; elements outside the tensor are dropped.  Without values the watcher alone is told."""
     elem = view.tensor.elem
-    if elem == "i1":
+    if elem == "i1" and values is not None:
         values = values.to(torch.uint8)
     if not view.tensor.uniform:
         for positions, some, one in _groups(frame, view):
-            store_tiles(some, op, one, [take(i, positions) for i in indices], take(values, positions))
+            mine = None if values is None else take(values, positions)
+            store_tiles(some, op, one, [take(i, positions) for i in indices], mine)
         return
     layout = _layout(frame, op, view)
     if layout is None or not _store_windows(frame, op, view, layout, indices, values):
@@ -199,7 +200,11 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
             address = address.expand(len(frame.ids), *address.shape[1:])
         if frame.run.watcher is not None and view.kind.kind != "gather_scatter":
             frame.run.watcher.report(frame, op, "written-twice", TWICE, _twice(address, inside))
-        scatter(frame, op, address, inside, values, elem)
+        if values is None:
+            for _ in resolve(frame, op, address, inside, elem, "write"):
+                pass
+        else:
+            scatter(frame, op, address, inside, values, elem)
 
 
 TWICE = "a tile writes an element of its array twice, and which value stays is not defined"
@@ -212,7 +217,7 @@ def _twice(address: Tensor, inside: Tensor) -> np.ndarray:
 
 
 def _store_windows(
-    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, indices: Sequence[Tensor], values: Tensor
+    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, indices: Sequence[Tensor], values: Tensor | None
 ) -> bool:
     """Stores by strided copies; False, and nothing is written, if an element lies outside or may be there twice."""
     at = starts(view, list(indices))
@@ -228,6 +233,8 @@ def _store_windows(
         if watcher is not None:
             size = layout.flat.element_size()
             watcher.windows(frame, op, layout.allocation, size, lattice, found, "write", lane)
+        if values is None:
+            continue
         mine = values if lane is None or values.shape[0] == 1 else values[lane : lane + 1]
         rows = to_rows(lattice, mine, layout.tile)
         for piece, window in found:

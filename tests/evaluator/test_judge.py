@@ -63,6 +63,10 @@ def test_an_honest_candidate_is_correct(path: Path, oracle: Oracle) -> None:
     assert verdict.correct, verdict
     assert done.general
     assert {"normal", "offset", "onehot", "zeros", "ones", "extreme"} <= set(verdict.numbers)
+    assert not verdict.message
+    (own,) = verdict.numbers["own size"].values()
+    assert own["elements"] >= 4096
+    assert own["rms_ratio"] <= 1.1
 
 
 def test_a_correct_verdict_says_what_it_rests_on(oracle: Oracle) -> None:

@@ -1,0 +1,390 @@
+"""A plan at the task's own size, which is too large to be emulated whole: what is looked at there.
+
+- Of every launch, which block writes which element, without any value (:func:`evaluator.tileir.stores_alone`): no two
+  blocks write one element, and together they write every element of every output.
+- A sample of blocks, drawn from the seed, the corners of the grid always among them, with all that they read: every
+  element that they write against the reference.  Blocks of earlier launches that these read from run, too.
+
+So a kernel that is right at small sizes and wrong at the one that is timed is seen, if the blocks that go wrong are
+many, lie at an edge, or leave elements out.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluator.kernel import Kernel
+from evaluator.tileir import Footprint, Places, Program, Reads, Sanitizer, Touching, build, stores_alone
+from kernels_generated.runtime.bound import BoundLaunch, BoundPlan
+from kernels_generated.runtime.expr import Expr
+from kernels_generated.runtime.plan import Fill, Launchable
+from knowledge_base.chips import Chip
+from knowledge_base.records import Status
+from knowledge_base.snf.graph import Tensor, shape_at
+from knowledge_base.snf.task import Task
+
+from .accuracy import Case, Errors, Failure, Pool, summary
+from .admission import POISON_A, admit, poisoned, workspaces
+from .compare import measure, worst
+from .cover import dims, text
+from .emulation import fill, launched, recorded
+from .examine import one_thread, wrong
+from .executable import Within, unsafe
+from .inputs import draw, torch_dtype
+from .oracle import Oracle
+from .rejection import Rejected, reject
+from .restriction import separable, taken
+from .sizes import ELEMENTS, Sizes, work
+
+BLOCKS = 12  # of a sample, at most
+CORNERS = 4  # of these
+SAMPLE_ELEMENTS = 16 * ELEMENTS  # of outputs: a sample has no more blocks beside corners
+TRIED = 40  # blocks that are tried for it
+FIRST = 2  # blocks that are of a sample in any case: of what they write only a part is compared, if all is too dear
+FEWEST = 16  # indices along a dimension
+REFUSED = 12  # of them in a row that would make the reference too dear
+REFERENCE_WORK = 1_000_000_000  # multiply-adds of a sample's reference: some 0.1 s
+MOST_WORK = 8 * REFERENCE_WORK  # of a reference that cannot be made smaller
+MOST_BLOCKS = 4096  # that run for a sample, with all that feed it
+MOST_BYTES = 2**31  # of all buffers
+MOST_WRITTEN = 2**28  # elements of outputs and workspaces: each has a mark of four bytes, or two
+SECONDS = 60.0  # honest plans take under one, and some seconds where persistent blocks feed others
+SAMPLES = 4  # until a doubtful one is decided
+
+
+@dataclass
+class OwnSize:
+    """What was found: figures by output, as those of a distribution, or why there are none."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    left_out: str = ""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For a verdict, beside those of the distributions."""
+        return {"own size": self.figures} if self.figures else {}
+
+
+Index = Callable[[int], tuple[int, ...]]  # from an element's number in a case to its index in the whole output
+
+
+@functools.lru_cache(maxsize=64)
+def stores_of(bytecode: bytes) -> Program:
+    """The kernel without its values: who writes what."""
+    return build(stores_alone(Kernel.of(bytecode).module))
+
+
+class _LeftOut(Exception):
+    """Why a plan's values are not compared at its own size."""
+
+
+def judge_own_size(
+    task: Task,
+    traced: Launchable,
+    chip: Chip,
+    seed: int,
+    oracle: Oracle,
+    *,
+    normal: Mapping[str, Errors],
+    within: Within | None = None,
+) -> OwnSize:
+    """Looks at ``traced`` at the task's sizes.  Raises Rejected for what is wrong there.
+
+    normal: errors on normal inputs by output at the judged sizes, which count where a sample has few elements.
+    within: what ends an operation that does not end by itself.
+    """
+    look = _Look(task, traced, chip, time.monotonic() + SECONDS)
+    late = f"at {text(task.sizes)} an operation went on beyond the {SECONDS:.0f} s that it may take"
+    with one_thread(), within(SECONDS, late) if within is not None else nullcontext():
+        try:
+            look.place(seed)
+            return OwnSize(look.compare(seed, oracle, normal))
+        except _LeftOut as why:
+            return OwnSize(left_out=str(why))
+
+
+class _Look:
+    """One plan at one size."""
+
+    def __init__(self, task: Task, traced: Launchable, chip: Chip, deadline: float) -> None:
+        self.task, self.traced, self.deadline = task, traced, deadline
+        self.sizes: Sizes = dict(task.sizes)
+        self.shapes = {t.name: shape_at(t.shape, self.sizes) for t in (*task.inputs, *task.outputs)}
+        self.bound: BoundPlan = admit(traced.plan, self.shapes, dims(self.sizes, chip), MOST_BYTES)
+        self.footprints: list[Footprint] = []
+        self.last: dict[str, int] = {}  # output -> the launch that writes it last
+        self.inputs: dict[str, torch.Tensor] = {}
+
+    @property
+    def launches(self) -> list[BoundLaunch]:
+        return [step for step in self.bound.steps if not isinstance(step, Fill)]
+
+    def prepare(self, seed: int | None) -> None:
+        """Fresh buffers; without a seed the inputs hold nothing yet: most launches store where no input tells."""
+        written = sum(math.prod(b.shape) for b in self.bound.buffers if b.role not in ("input", "weight"))
+        if written > MOST_WRITTEN or sum(b.nbytes for b in self.bound.buffers) > MOST_BYTES:
+            raise _LeftOut("its buffers are too large")
+        if seed is not None:
+            self.inputs = draw(self.task.graph, self.sizes, "normal", seed)
+            self.outputs = {t.name: poisoned(self.shapes[t.name], t.dtype, POISON_A.output) for t in self.task.outputs}
+        else:
+            self.inputs, self.outputs = (
+                {t.name: torch.zeros(self.shapes[t.name], dtype=torch_dtype(t.dtype)) for t in tensors}
+                for tensors in (self.task.inputs, self.task.outputs)
+            )
+        self.memory = self.inputs | self.outputs | workspaces(self.bound, POISON_A.workspace)
+
+    # ------------------------------------------------------------------------------------------ who writes what
+
+    def place(self, seed: int) -> None:
+        """Finds who writes what in every launch.  Raises Rejected where that is no cover of the outputs."""
+        given = {t.name for t in self.task.inputs}
+        for drawn in (None, seed):
+            self.prepare(drawn)
+            self.footprints = [self.footprint(index) for index in range(len(self.launches))]
+            if not any(found.read & given for found in self.footprints):
+                break
+        for index, found in enumerate(self.footprints):
+            if found.read - given:
+                names = ", ".join(sorted(found.read - given))
+                message = (
+                    f"where launch {index} stores depends on what {names} holds, which {text(self.sizes)} leaves open"
+                )
+                raise reject(Status.UNSUPPORTED, "writes-depend", message)
+        for name, tensor in self.outputs.items():
+            reached = torch.zeros(tensor.numel(), dtype=torch.bool)
+            for launch, found in enumerate(self.footprints):
+                here = found.reaches(name, tensor)
+                if bool(here.any()):
+                    self.last[name] = launch
+                    reached |= here
+            if not bool(reached.all()):
+                first = np.unravel_index(int((~reached).nonzero()[0]), tensor.shape)
+                place = ", ".join(str(int(i)) for i in first)
+                message = f"{name}[{place}] is written by no block at {text(self.sizes)}"
+                raise reject(Status.WRONG, "unwritten", message)
+
+    def run(self, index: int, blocks: Sequence[int] | None, watcher: Sanitizer, *, values: bool = True) -> None:
+        """Runs blocks of a launch (None: all), with values or without.  Raises Rejected for what the watcher finds."""
+        step = self.launches[index]
+        code = self.traced.kernels[step.kernel]
+        program = Kernel.of(code).program if values else stores_of(code)
+        only = None if blocks is None else np.array(blocks, dtype=np.int64)
+        report = launched(program, step, self.memory, POISON_A, watcher, self.deadline, index, only)
+        if report.findings:
+            verdict = unsafe(recorded(report, index), self.task).verdict
+            said = f"{verdict.message} ({text(self.sizes)})"
+            raise Rejected(verdict.model_copy(update={"message": said}))
+
+    def footprint(self, index: int) -> Footprint:
+        """Which block of a launch writes what."""
+        found = Footprint()
+        self.run(index, None, found, values=False)
+        return found
+
+    def touched(self, index: int, block: int, name: str) -> torch.Tensor:
+        """The elements of a buffer that a block writes, by number."""
+        alone = Places(name)
+        self.run(index, [block], alone, values=False)
+        return alone.of(self.memory[name])
+
+    def writing(self, index: int, name: str, wanted: torch.Tensor) -> set[int]:
+        """The blocks of a launch that write any of the elements of a buffer that ``wanted`` marks."""
+        who = self.footprints[index].writers(name, self.memory[name])
+        if who is not None:
+            return set((torch.unique(who[wanted]) - 1).tolist()) - {-1}
+        found = Touching(name, wanted)
+        self.run(index, None, found, values=False)
+        return found.blocks
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def compare(self, seed: int, oracle: Oracle, normal: Mapping[str, Errors]) -> dict[str, Any]:
+        """Errors of samples of blocks.  Raises Rejected where one is wrong."""
+        ops = frozenset(node.op for node in self.task.graph.nodes)
+        total: dict[str, Errors] = {}
+        cases: dict[str, list[Case]] = {}
+        places: dict[int, Index] = {}  # by the identity of a case
+        for number in range(SAMPLES):
+            sample = _Sample(self, random.Random(f"{seed} {number}"))
+            for case, index in sample.run(seed + number, oracle):
+                errors = measure(case)
+                if isinstance(errors, Failure):
+                    raise Rejected(wrong(replace(errors, index=index(errors.index[0])), None, ops))
+                total[case.output] = total.get(case.output, Errors()) + errors
+                cases.setdefault(case.output, []).append(case)
+                places[id(case)] = index
+            judged = {
+                name: errors if errors.count >= ELEMENTS else errors + normal.get(name, Errors())
+                for name, errors in total.items()
+            }
+            if not any(errors.doubtful for errors in judged.values()):
+                break
+        for name, errors in judged.items():
+            if not errors.acceptable:
+                failure = worst(Pool(tuple(cases[name]), errors))
+                index = places[id(failure.case)]
+                raise Rejected(wrong(replace(failure, index=index(failure.index[0])), summary(errors), ops))
+        return {name: summary(errors) | {"sizes": [self.sizes]} for name, errors in total.items()}
+
+
+class _Sample:
+    """Blocks of a launch, what they write of the outputs, and the part of the reference that this is."""
+
+    def __init__(self, look: _Look, rng: random.Random) -> None:
+        self.look, self.rng = look, rng
+        self.keep: dict[str, set[int]] = {}
+        self.free = separable(look.task)
+        self.region = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in look.outputs.items()}
+        for launch in dict.fromkeys(look.last.values()):
+            self.choose(launch)
+
+    def choose(self, launch: int) -> None:
+        """Picks blocks of a launch as long as their reference is cheap: what they write is the ``region``."""
+        number = elements = refused = 0
+        for block in self.candidates(launch):
+            places = {t.name: self.look.touched(launch, block, t.name) for t in self.outputs(launch)}
+            wanted = {name: set(kept) for name, kept in self.keep.items()}
+            for name, kept in self.extent(places).items():
+                wanted.setdefault(name, set()).update(kept)
+            if number < FIRST:
+                self.thin(wanted)
+            cost = self.cost(wanted)
+            if number and cost > max(REFERENCE_WORK, self.cost(self.keep)):
+                refused += 1
+                if refused == REFUSED:
+                    break
+                continue
+            if cost > MOST_WORK:
+                raise _LeftOut(f"a reference of {cost / 1e9:.0f}e9 multiply-adds is too dear")
+            self.keep = wanted
+            for name, at in places.items():
+                self.region[name][at] = True
+                elements += len(at)
+            number, refused = number + 1, 0
+            if number == BLOCKS or (number > 1 and elements >= SAMPLE_ELEMENTS):
+                break
+
+    def cost(self, keep: Mapping[str, set[int]]) -> int:
+        """Multiply-adds of the reference at the indices that are kept."""
+        return work(self.look.task.graph, self.look.sizes | {name: len(kept) for name, kept in keep.items()})
+
+    def thin(self, keep: dict[str, set[int]]) -> None:
+        """Leaves indices out until the reference is cheap: a persistent block writes all over an array."""
+        while self.cost(keep) > REFERENCE_WORK:
+            name = max(keep, key=lambda name: len(keep[name]), default=None)
+            if name is None or len(keep[name]) <= FEWEST:
+                return
+            kept = sorted(keep[name])
+            keep[name] = {kept[0], kept[-1], *self.rng.sample(kept, len(kept) // 2)}
+
+    def outputs(self, launch: int) -> list[Tensor]:
+        return [t for t in self.look.task.outputs if self.look.last[t.name] == launch]
+
+    def candidates(self, launch: int) -> Iterator[int]:
+        """Blocks that write an output: corners of the grid, then any."""
+        x, y, z = self.look.launches[launch].grid
+        corners = {i + x * (j + y * k) for i in (0, x - 1) for j in (0, y - 1) for k in (0, z - 1)}
+        writing: set[int] = set()
+        for t in self.outputs(launch):
+            who = self.look.footprints[launch].writers(t.name, self.look.outputs[t.name])
+            counts = torch.ones(x * y * z + 1) if who is None else torch.bincount(who, minlength=x * y * z + 1)
+            writing |= set((counts[1:] > 0).nonzero().reshape(-1).tolist())
+        first, rest = sorted(writing & corners), sorted(writing - corners)
+        self.rng.shuffle(first)
+        yield from first[:CORNERS]
+        # What lies in line with another block shares rows, columns or a head with it, and costs little more.
+        start = (first or rest)[0]
+        line = [b for b in rest if sum(i != j for i, j in zip(_place(b, x, y), _place(start, x, y), strict=True)) == 1]
+        anywhere, near = (self.rng.sample(some, min(TRIED // 2, len(some))) for some in (rest, line))
+        seen: set[int] = set()
+        for block in (b for pair in itertools.zip_longest(anywhere, near) for b in pair if b is not None):
+            if block not in seen:
+                seen.add(block)
+                yield block
+
+    def extent(self, places: Mapping[str, torch.Tensor]) -> dict[str, set[int]]:
+        """The indices along separable dimensions at flat ``places`` of outputs."""
+        out: dict[str, set[int]] = {}
+        for tensor in self.look.task.outputs:
+            shape = self.look.shapes[tensor.name]
+            if tensor.name not in places or not shape:
+                continue
+            for axis, coordinates in enumerate(np.unravel_index(places[tensor.name].numpy(), shape)):
+                size = tensor.shape[axis]
+                if isinstance(size, str) and size in self.free:
+                    out.setdefault(size, set()).update(np.unique(coordinates).tolist())
+        return out
+
+    def run(self, seed: int, oracle: Oracle) -> Iterator[tuple[Case, Index]]:
+        """A case for each output that the sample writes, its elements in a row, and their indices."""
+        look = self.look
+        needed = self.feeding()
+        look.prepare(seed)
+        keep = {name: sorted(kept) for name, kept in self.keep.items()}
+        expected = oracle.expect_part(look.task, look.sizes, seed, keep)
+        index = 0
+        for step in look.bound.steps:
+            if isinstance(step, Fill):
+                fill(look.memory[step.argument], step.value)
+                continue
+            if needed[index]:
+                look.run(index, sorted(needed[index]), Reads(()))
+            index += 1
+        outputs = zip(look.task.outputs, look.task.graph.outputs, expected.reference, expected.eager, strict=True)
+        for tensor, value, reference, eager in outputs:
+            mask = taken(self.region[tensor.name].reshape(look.shapes[tensor.name]), tensor.shape, keep)
+            got = taken(look.outputs[tensor.name], tensor.shape, keep)
+            if bool(mask.any()):
+                case = Case(value, tensor.dtype, "normal", look.sizes, got[mask], reference[mask], eager[mask])
+                yield case, _indices(mask, tensor.shape, keep)
+
+    def feeding(self) -> list[set[int]]:
+        """By launch the blocks that must run: those that write the region, and those that write what these read."""
+        look = self.look
+        needed: list[set[int]] = [set() for _ in look.launches]
+        for name, region in self.region.items():
+            for k in range(len(needed)):
+                needed[k] |= look.writing(k, name, region)
+        names = [buffer.name for buffer in look.bound.buffers if buffer.role not in ("input", "weight")]
+        for k in reversed(range(1, len(needed))):
+            if sum(map(len, needed)) > MOST_BLOCKS:
+                break
+            reads = Reads(names)
+            if needed[k]:
+                look.run(k, sorted(needed[k]), reads)
+            for name in names:
+                read = reads.elements_read(name, look.memory[name])
+                for earlier in range(k) if bool(read.any()) else ():
+                    needed[earlier] |= look.writing(earlier, name, read)
+        if sum(map(len, needed)) > MOST_BLOCKS:
+            raise _LeftOut(f"more than {MOST_BLOCKS} blocks feed each sample")
+        return needed
+
+
+def _place(block: int, x: int, y: int) -> tuple[int, int, int]:
+    """A block's coordinates in a grid of x by y by any."""
+    return block % x, block // x % y, block // (x * y)
+
+
+def _indices(mask: torch.Tensor, shape: Sequence[Expr], keep: Mapping[str, Sequence[int]]) -> Index:
+    """From the number of an element that the mask takes to its index in the whole output."""
+
+    def index(number: int) -> tuple[int, ...]:
+        place = mask.nonzero()[number].tolist()
+        return tuple(
+            keep[size][i] if isinstance(size, str) and size in keep else i for i, size in zip(place, shape, strict=True)
+        )
+
+    return index

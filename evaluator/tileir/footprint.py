@@ -1,0 +1,217 @@
+"""Which block writes each element, and what a launch reads: watchers that keep what the sanitizer forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import ir
+from .machine import Frame
+from .memory import Allocation
+from .sanitizer import Sanitizer, Violation
+from .shadow import ATOMIC, ATOMIC_READ, MANY, READ, WRITE, Shadow
+from .windows import Lattice, Piece, Window
+
+
+class Footprint(Sanitizer):
+    """Watches one launch of a module without values (:func:`.slicing.stores_alone`) and keeps who wrote what.
+
+    read: names of the buffers that addresses, masks or trip counts were read from.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+        self._kept: dict[str, Shadow] = {}
+        self._writers: dict[str, Tensor | None] = {}
+
+    def writers(self, name: str, tensor: Tensor) -> Tensor | None:
+        """The number of the block, from 1, that writes each element of the buffer, which is ``tensor``; 0: none.
+
+        None where an element is written by several blocks (atomics), or by parts.
+        """
+        if name not in self._writers:
+            self._writers[name] = self._find_writers(tensor, self._kept.get(name))
+        return self._writers[name]
+
+    @staticmethod
+    def _find_writers(tensor: Tensor, shadow: Shadow | None) -> Tensor | None:
+        if shadow is None:
+            return torch.zeros(tensor.numel(), dtype=torch.int32)
+        marks = shadow.mark(WRITE)
+        times = tensor.element_size() // shadow.granule
+        if ATOMIC in shadow.marks or not times or bool((marks == MANY).any()):
+            return None
+        marks = marks[: tensor.numel() * times].reshape(-1, times)
+        return marks[:, 0] if bool((marks == marks[:, :1]).all()) else None
+
+    def reaches(self, name: str, tensor: Tensor) -> Tensor:
+        """Which elements of the buffer, which is ``tensor``, any block writes, atomically or not."""
+        shadow = self._kept.get(name)
+        if shadow is None:
+            return torch.zeros(tensor.numel(), dtype=torch.bool)
+        times = max(1, tensor.element_size() // shadow.granule)
+        touched = torch.zeros(tensor.numel() * times, dtype=torch.bool)
+        for kind in (WRITE, ATOMIC):
+            if kind in shadow.marks:
+                touched |= shadow.marks[kind][: len(touched)] != 0
+        return touched.reshape(-1, times).all(1)
+
+    def end(self) -> tuple[Violation, ...]:
+        self._kept = {self.memory.allocations[index].name: shadow for index, shadow in self._shadows.items()}
+        self.launches += 1
+        return tuple(self.findings[self._start :])
+
+    def windows(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
+        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+    ) -> None:  # fmt: skip
+        if access in (READ, ATOMIC_READ):
+            self.read.add(allocation.name)
+        else:
+            super().windows(frame, op, allocation, size, lattice, found, access, lane)
+
+    def elements(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
+        access: str,
+    ) -> None:  # fmt: skip
+        if access in (READ, ATOMIC_READ):
+            self.read.add(allocation.name)
+        else:
+            super().elements(frame, op, allocation, index, active, size, access)
+
+
+class Places(Footprint):
+    """Keeps the numbers of the elements of a buffer that the blocks which run write."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._found: list[tuple[Tensor, int]] = []  # numbers of elements, and the bytes of each
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The numbers, ascending, in elements of ``tensor``."""
+        size = tensor.element_size()
+        numbers = [
+            at * bytes_ // size
+            if bytes_ <= size
+            else (at[:, None] * (bytes_ // size) + torch.arange(bytes_ // size)).reshape(-1)
+            for at, bytes_ in self._found
+        ]
+        return torch.unique(torch.cat(numbers)) if numbers else torch.zeros(0, dtype=torch.int64)
+
+    def windows(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
+        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+    ) -> None:  # fmt: skip
+        for _, (sizes, strides, offset) in found if self._counts(allocation, access) else ():
+            at = torch.full((1,), offset)
+            for extent, stride in zip(sizes, strides, strict=True):
+                at = at[..., None] + torch.arange(extent) * stride
+            self._found.append((at.reshape(-1), size))
+
+    def elements(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
+        access: str,
+    ) -> None:  # fmt: skip
+        if self._counts(allocation, access):
+            self._found.append((index.reshape(-1) if active is None else index[active], size))
+
+    def _counts(self, allocation: Allocation, access: str) -> bool:
+        return access not in (READ, ATOMIC_READ) and allocation.name == self.name
+
+
+class Touching(Footprint):
+    """Keeps which blocks write any of some elements of a buffer; ``wanted`` marks them, one by one."""
+
+    def __init__(self, name: str, wanted: Tensor) -> None:
+        super().__init__()
+        self.name, self.wanted = name, wanted
+        self.blocks: set[int] = set()
+
+    def windows(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
+        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+    ) -> None:  # fmt: skip
+        if access in (READ, ATOMIC_READ) or allocation.name != self.name:
+            return
+        hit = torch.zeros(lattice.counts, dtype=torch.bool)
+        for piece, window in found:
+            here = torch.as_strided(self._by_size(allocation, size), *window)
+            axes = len(lattice.axes)
+            hit[piece.where[:axes]] |= here.flatten(axes).any(-1) if here.dim() > axes else here
+        flat = hit.reshape(-1).numpy()
+        if lane is not None:
+            self.blocks |= {int(frame.ids[lane])} if flat.any() else set()
+        elif lattice.inverse is not None:
+            self.blocks |= set(frame.ids[flat[lattice.inverse]].tolist())
+        else:
+            self.blocks |= set(frame.ids[np.broadcast_to(flat, len(frame.ids))].tolist())
+
+    def elements(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
+        access: str,
+    ) -> None:  # fmt: skip
+        if access in (READ, ATOMIC_READ) or allocation.name != self.name:
+            return
+        hit = self._by_size(allocation, size)[torch.where(active, index, 0) if active is not None else index]
+        hit = hit & active if active is not None else hit
+        lanes = hit.expand(len(frame.ids), *hit.shape[1:]).reshape(len(frame.ids), -1).any(1)
+        self.blocks |= set(frame.ids[lanes.numpy()].tolist())
+
+    def _by_size(self, allocation: Allocation, size: int) -> Tensor:
+        """The marks, one an element of ``size`` bytes."""
+        elements = allocation.nbytes // size
+        if elements <= len(self.wanted):
+            return self.wanted.reshape(elements, -1).any(1)
+        return self.wanted.repeat_interleave(elements // len(self.wanted))
+
+
+class Reads(Sanitizer):
+    """A sanitizer that also keeps which elements of some buffers a launch reads."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = frozenset(names)
+        self.read: dict[str, Shadow] = {}
+
+    def end(self) -> tuple[Violation, ...]:
+        self.launches += 1
+        return tuple(self.findings[self._start :])
+
+    def elements_read(self, name: str, tensor: Tensor) -> Tensor:
+        """Which elements of the buffer, which is ``tensor``, were read."""
+        shadow = self.read.get(name)
+        if shadow is None:
+            return torch.zeros(tensor.numel(), dtype=torch.bool)
+        times = max(1, tensor.element_size() // shadow.granule)
+        marks = shadow.mark(READ)[: tensor.numel() * times]
+        return (marks.reshape(-1, times) != 0).any(1)
+
+    def windows(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
+        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+    ) -> None:  # fmt: skip
+        if access == READ and allocation.name in self.names:
+            shadow = self._kept_of(allocation, size)
+            for _, window in found:
+                torch.as_strided(shadow.mark(READ), *shadow.window(window, size)).fill_(1)
+        super().windows(frame, op, allocation, size, lattice, found, access, lane)
+
+    def elements(
+        self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
+        access: str,
+    ) -> None:  # fmt: skip
+        if access == READ and allocation.name in self.names:
+            shadow = self._kept_of(allocation, size)
+            flat = index.reshape(-1) if active is None else index[active]
+            shadow.mark(READ)[shadow.indices(flat, size)] = 1
+        super().elements(frame, op, allocation, index, active, size, access)
+
+    def _kept_of(self, allocation: Allocation, size: int) -> Shadow:
+        if allocation.name not in self.read:
+            self.read[allocation.name] = Shadow(allocation.nbytes, size, False)
+        return self.read[allocation.name]
