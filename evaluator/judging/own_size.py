@@ -25,7 +25,19 @@ import numpy as np
 import torch
 
 from evaluator.kernel import Kernel
-from evaluator.tileir import Footprint, Places, Program, Reads, Sanitizer, Touching, build, stores_alone
+from evaluator.tileir import (
+    ATOMIC_OPS,
+    Footprint,
+    Places,
+    Program,
+    Reads,
+    RunReport,
+    Sanitizer,
+    Touching,
+    build,
+    stores_alone,
+    walk,
+)
 from kernels_generated.runtime.bound import BoundLaunch, BoundPlan
 from kernels_generated.runtime.expr import Expr
 from kernels_generated.runtime.plan import Fill, Launchable
@@ -56,7 +68,6 @@ FEWEST = 16  # indices along a dimension
 REFUSED = 12  # of them in a row that would make the reference too dear
 REFERENCE_WORK = 1_000_000_000  # multiply-adds of a sample's reference: some 0.1 s
 MOST_WORK = 8 * REFERENCE_WORK  # of a reference that cannot be made smaller
-MOST_BLOCKS = 4096  # that run for a sample, with all that feed it
 MOST_BYTES = 2**31  # of all buffers
 MOST_WRITTEN = 2**28  # elements of outputs and workspaces: each has a mark of four bytes, or two
 SECONDS = 60.0  # honest plans take under one, and some seconds where persistent blocks feed others
@@ -132,9 +143,17 @@ class _Look:
 
     def prepare(self, seed: int | None) -> None:
         """Fresh buffers; without a seed the inputs hold nothing yet: most launches store where no input tells."""
-        written = sum(math.prod(b.shape) for b in self.bound.buffers if b.role not in ("input", "weight"))
-        if written > MOST_WRITTEN or sum(b.nbytes for b in self.bound.buffers) > MOST_BYTES:
-            raise _LeftOut("its buffers are too large")
+        own = [b for b in self.bound.buffers if not b.internal]
+        for some in (own, self.bound.buffers):
+            written = sum(math.prod(b.shape) for b in some if b.role not in ("input", "weight"))
+            if written <= MOST_WRITTEN and sum(b.nbytes for b in some) <= MOST_BYTES:
+                continue
+            if some is own:
+                raise _LeftOut("its arrays are too large")
+            message = (
+                f"with workspaces of {sum(b.nbytes for b in some if b.internal) / 2**20:.0f} MiB {text(self.sizes)}"
+            )
+            raise reject(Status.UNSUPPORTED, "emulator-memory", f"{message} takes more memory than there is for it")
         if seed is not None:
             self.inputs = draw(self.task.graph, self.sizes, "normal", seed)
             self.outputs = {t.name: poisoned(self.shapes[t.name], t.dtype, POISON_A.output) for t in self.task.outputs}
@@ -152,16 +171,24 @@ class _Look:
         given = {t.name for t in self.task.inputs}
         for drawn in (None, seed):
             self.prepare(drawn)
-            self.footprints = [self.footprint(index) for index in range(len(self.launches))]
+            self.footprints = []
+            reports: list[RunReport] = []
+            for step in self.bound.steps:
+                if isinstance(step, Fill):
+                    fill(self.memory[step.argument], step.value)
+                    continue
+                self.footprints.append(Footprint())
+                reports.append(self.launch(len(reports), None, self.footprints[-1], values=False))
             if not any(found.read & given for found in self.footprints):
                 break
-        for index, found in enumerate(self.footprints):
+        for index, (found, report) in enumerate(zip(self.footprints, reports, strict=True)):
             if found.read - given:
                 names = ", ".join(sorted(found.read - given))
                 message = (
                     f"where launch {index} stores depends on what {names} holds, which {text(self.sizes)} leaves open"
                 )
                 raise reject(Status.UNSUPPORTED, "writes-depend", message)
+            self.refuse(report, index)
         for name, tensor in self.outputs.items():
             reached = torch.zeros(tensor.numel(), dtype=torch.bool)
             for launch, found in enumerate(self.footprints):
@@ -175,37 +202,45 @@ class _Look:
                 message = f"{name}[{place}] is written by no block at {text(self.sizes)}"
                 raise reject(Status.WRONG, "unwritten", message)
 
-    def run(self, index: int, blocks: Sequence[int] | None, watcher: Sanitizer, *, values: bool = True) -> None:
-        """Runs blocks of a launch (None: all), with values or without.  Raises Rejected for what the watcher finds."""
+    def launch(self, index: int, blocks: Sequence[int] | None, watcher: Sanitizer, *, values: bool = True) -> RunReport:
+        """Runs blocks of a launch (None: all), with values or without.  Raises Rejected where it is stopped."""
         step = self.launches[index]
         code = self.traced.kernels[step.kernel]
         program = Kernel.of(code).program if values else stores_of(code)
         only = None if blocks is None else np.array(blocks, dtype=np.int64)
-        report = launched(program, step, self.memory, POISON_A, watcher, self.deadline, index, only)
+        return launched(program, step, self.memory, POISON_A, watcher, self.deadline, index, only)
+
+    def refuse(self, report: RunReport, index: int) -> None:
+        """Raises Rejected for what the sanitizer found in a launch."""
         if report.findings:
             verdict = unsafe(recorded(report, index), self.task).verdict
             said = f"{verdict.message} ({text(self.sizes)})"
             raise Rejected(verdict.model_copy(update={"message": said}))
 
-    def footprint(self, index: int) -> Footprint:
-        """Which block of a launch writes what."""
-        found = Footprint()
-        self.run(index, None, found, values=False)
-        return found
+    def divided(self, index: int) -> bool:
+        """Whether the blocks of a launch find out what to do from each other: then they run all, or say nothing."""
+        program = stores_of(self.traced.kernels[self.launches[index].kernel])
+        return any(op.name in ATOMIC_OPS for op in walk(program.module.body))
 
     def touched(self, index: int, block: int, name: str) -> torch.Tensor:
         """The elements of a buffer that a block writes, by number."""
+        who = self.footprints[index].writers(name, self.memory[name]) if self.divided(index) else None
+        if who is not None:
+            return (who == block + 1).nonzero().reshape(-1)
         alone = Places(name)
-        self.run(index, [block], alone, values=False)
+        self.refuse(self.launch(index, [block], alone, values=False), index)
         return alone.of(self.memory[name])
 
     def writing(self, index: int, name: str, wanted: torch.Tensor) -> set[int]:
         """The blocks of a launch that write any of the elements of a buffer that ``wanted`` marks."""
+        if self.divided(index):
+            reached = self.footprints[index].reaches(name, self.memory[name])
+            return set(range(math.prod(self.launches[index].grid))) if bool((reached & wanted).any()) else set()
         who = self.footprints[index].writers(name, self.memory[name])
         if who is not None:
             return set((torch.unique(who[wanted]) - 1).tolist()) - {-1}
         found = Touching(name, wanted)
-        self.run(index, None, found, values=False)
+        self.launch(index, None, found, values=False)
         return found.blocks
 
     # ------------------------------------------------------------------------------------------ values
@@ -340,7 +375,7 @@ class _Sample:
                 fill(look.memory[step.argument], step.value)
                 continue
             if needed[index]:
-                look.run(index, sorted(needed[index]), Reads(()))
+                look.refuse(look.launch(index, sorted(needed[index]), Reads(())), index)
             index += 1
         outputs = zip(look.task.outputs, look.task.graph.outputs, expected.reference, expected.eager, strict=True)
         for tensor, value, reference, eager in outputs:
@@ -359,17 +394,13 @@ class _Sample:
                 needed[k] |= look.writing(k, name, region)
         names = [buffer.name for buffer in look.bound.buffers if buffer.role not in ("input", "weight")]
         for k in reversed(range(1, len(needed))):
-            if sum(map(len, needed)) > MOST_BLOCKS:
-                break
             reads = Reads(names)
             if needed[k]:
-                look.run(k, sorted(needed[k]), reads)
+                look.refuse(look.launch(k, sorted(needed[k]), reads), k)
             for name in names:
                 read = reads.elements_read(name, look.memory[name])
                 for earlier in range(k) if bool(read.any()) else ():
                     needed[earlier] |= look.writing(earlier, name, read)
-        if sum(map(len, needed)) > MOST_BLOCKS:
-            raise _LeftOut(f"more than {MOST_BLOCKS} blocks feed each sample")
         return needed
 
 

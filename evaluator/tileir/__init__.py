@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .machine import StepLimit as StepLimit
     from .machine import Watcher as Watcher
     from .memory import Memory as Memory
+    from .ops_atomic import ATOMIC_OPS as ATOMIC_OPS
     from .program import Program as Program
     from .program import build as build
     from .program import walk as walk
@@ -55,6 +56,7 @@ else:
         launch=["Argument", "ArgumentError", "Array", "RunReport", "Scalar", "launch_words", "run"],
         machine=["StepLimit", "Watcher"],
         memory=["Memory"],
+        ops_atomic=["ATOMIC_OPS"],
         program=["Program", "build", "walk"],
         promises=["PassedArray", "shared_byte"],
         sanitizer=["Sanitizer", "Violation"],

