@@ -36,6 +36,7 @@ from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdic
 from knowledge_base.snf.task import Task
 
 from .accuracy import Errors
+from .conditions import conditions
 from .cover import Cover, confirm, cover, dims, launch_changes, text
 from .examine import EMULATION_SECONDS, Examination, Progress
 from .executable import Executable, Within
@@ -164,7 +165,8 @@ class _Judging:
             raise Rejected(first)
         if self.trial.plans and first.plan.digest != self.trial.plans[0]:
             raise Rejected(launch_changes("launch does not make the launches that it made when they were timed"))
-        chosen = judged_sizes(self.task, [first.plan], first.axes, seed)
+        asked = conditions(first.plan, first.kernels)
+        chosen = judged_sizes(self.task, [first.plan], first.axes, seed, conditions=asked)
         self.covered = cover(self.source, self.task, self.chip, self.axes, Cover(traced=[first]), chosen)
         if not self.covered.chosen:
             raise Rejected(self.covered.infeasible[0][1])

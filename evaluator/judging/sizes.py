@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 from kernels_generated.runtime.expr import Expr, ExprError, evaluate, holds, symbols
@@ -21,6 +22,8 @@ Sizes = dict[str, int]
 ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many elements
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
+MOST_OUTPUT = 4 * MAX_OUTPUT  # where a condition inside a kernel turns at more
+TURNING = 8  # sizes on both sides of conditions inside kernels
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
@@ -112,13 +115,42 @@ def _numbers(e: Expr) -> Iterator[int]:
 # ---------------------------------------------------------------------------------------------------- choosing
 
 
+def turns(task: Task, condition: Guard, rng: random.Random) -> list[tuple[Sizes, Sizes]]:
+    """Sizes on both sides of a condition, for each dimension in it: so long that it turns, the others short."""
+    out: list[tuple[Sizes, Sizes]] = []
+    rest = _small(tuple(task.sizes), rng)
+    numbers = [n for n in (*_numbers(condition.left), *_numbers(condition.right)) if 1 < n <= TALLEST]
+    for name in sorted((symbols(condition.left) | symbols(condition.right)) & set(task.sizes)):
+        near = {v for n in numbers for v in (n - 1, n, n + 1)}
+        tried = sorted({v for v in (*near, *(1 << k for k in range(17)), TALLEST) if v <= TALLEST})
+        was = _guarded(condition, rest | {name: tried[0]})
+        for low, high in pairwise(tried):
+            if _guarded(condition, rest | {name: high}) != was:
+                turn = low + 1
+                while turn < high:
+                    middle = (turn + high) // 2
+                    if _guarded(condition, rest | {name: middle}) == was:
+                        turn = middle + 1
+                    else:
+                        high = middle
+                out.append((rest | {name: turn - 1}, rest | {name: turn}))
+                break
+    return out
+
+
 def judged_sizes(
-    task: Task, plans: Sequence[LaunchPlan], axes: Mapping[str, object], seed: int, edges: int = 4
+    task: Task,
+    plans: Sequence[LaunchPlan],
+    axes: Mapping[str, object],
+    seed: int,
+    edges: int = 4,
+    conditions: Sequence[Guard] = (),
 ) -> tuple[Sizes, ...]:
     """The sizes to judge at, the first with at least ELEMENTS output elements where that is possible.
 
-    ``edges`` bounds how many guard edges are taken.  A dimension that the task calls constant and a plan pins takes the
-    values its spec lists and no others; all of them occur.
+    ``edges`` bounds how many guard edges are taken.  conditions: what kernels ask (:mod:`.conditions`): up to TURNING
+    sizes are for these.  A dimension that the task calls constant and a plan pins takes the values its spec lists and
+    no others; all of them occur.
     """
     rng = random.Random(seed)
     dims = tuple(task.sizes)
@@ -135,20 +167,27 @@ def judged_sizes(
     near = _edges(guards, [d for d in dims if d not in pinned])
     for name, value in rng.sample(near, min(edges, len(near))):
         rows.append(_small(dims, rng) | {name: value})
+    turning: list[Sizes] = []
+    for condition in rng.sample(list(conditions), len(conditions)):
+        both = turns(task, condition, rng)
+        turning += [row for row in (rng.choice(both) if both else ()) if row not in turning]
+        if len(turning) >= TURNING:
+            break
     longest = max((len(values) for values in pinned.values()), default=0)
     while len(rows) < longest:
         rows.append(_small(dims, rng))
-    for i, row in enumerate(rows):
+    for i, row in enumerate((*rows, *turning)):
         for d, values in pinned.items():
             row[d] = task.sizes[d] if i == 0 else values[i % len(values)]
     fitted = [row for row in (fit(task, row, frozenset(pinned)) for row in rows) if row is not None]
+    far = [fit(task, row, frozenset(pinned), elements=MOST_OUTPUT) for row in turning]
     # A specialised plan holds at few of these: it is judged inside its guards too, at as many sizes as a general one.
     near_by = [_fit_inside(task, row, guards, pinned) for row in fitted[:MOVED]]
     served = [row for row in near_by if row is not None]
     if served and any(row not in fitted for row in served):  # twice as much of each dimension: several tiles
         least = min(served, key=lambda row: prod(row.values()))
         near_by += [_fit_inside(task, least | {d: 2 * least[d]}, guards, pinned) for d in dims if d not in pinned]
-    unique = {tuple(sorted(row.items())): row for row in (*near_by, *fitted) if row is not None}
+    unique = {tuple(sorted(row.items())): row for row in (*near_by, *fitted, *far) if row is not None}
     return tuple(unique.values())
 
 
@@ -228,13 +267,13 @@ def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]])
     return row
 
 
-def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK) -> Sizes | None:
-    """``row`` within the task's constraints, ``most`` work and MAX_OUTPUT: dimensions not in ``keep`` are cut.
+def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK, elements: int = MAX_OUTPUT) -> Sizes | None:
+    """``row`` within the task's constraints, ``most`` work and ``elements`` of outputs: others than ``keep`` are cut.
 
     None if the constraints cannot be met; too large a row where all that could be cut is 1.
     """
     fitted = _satisfy(task, row)
-    while fitted is not None and _too_large(task, fitted, most):
+    while fitted is not None and _too_large(task, fitted, most, elements):
         free = {d: v for d, v in fitted.items() if d not in keep and v > 1}
         if not free:
             return fitted
@@ -246,8 +285,8 @@ def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK) -> S
     return fitted
 
 
-def _too_large(task: Task, row: Sizes, most: int = MAX_WORK) -> bool:
-    return work(task.graph, row) > most or output_elements(task, row) > MAX_OUTPUT
+def _too_large(task: Task, row: Sizes, most: int = MAX_WORK, elements: int = MAX_OUTPUT) -> bool:
+    return work(task.graph, row) > most or output_elements(task, row) > elements
 
 
 def _satisfy(task: Task, row: Sizes) -> Sizes | None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from evaluator.judging.admission import POISON_A, admit, poisoned, workspaces
+from evaluator.judging.conditions import conditions
 from evaluator.judging.cover import dims
 from evaluator.judging.emulation import fill, launched
 from evaluator.judging.inputs import draw
@@ -19,11 +20,12 @@ from evaluator.judging.oracle import Oracle
 from evaluator.judging.own_size import OwnSize, judge_own_size, stores_of
 from evaluator.judging.rejection import Rejected
 from evaluator.judging.restriction import separable
+from evaluator.judging.sizes import judged_sizes
 from evaluator.kernel import Kernel
 from evaluator.tileir import Footprint, walk
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
-from kernels_generated.runtime.plan import Fill
+from kernels_generated.runtime.plan import Fill, Guard
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Verdict
 from knowledge_base.snf import parse
@@ -211,3 +213,49 @@ def test_what_would_take_too_much_is_left_out_and_said(oracle: Oracle, monkeypat
     assert done.verdict.correct
     assert "at M=8192, N=768 no values were compared: a reference" in done.verdict.message
     assert np.isfinite(done.seconds)
+
+
+def asked(condition: str) -> tuple[Guard, ...]:
+    """What a kernel asks that does something else where ``condition`` holds."""
+    made = traced(gelu_where(condition), everyday("gelu"))
+    return conditions(made.plan, made.kernels)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("x.shape[0] * x.shape[1] > 70_000", ["M*N > 70000"]),
+        ("x.shape[1] % 384 == 0", ["N%384 == 0"]),
+        ("ct.num_blocks(0) + 1 >= 20", ["cdiv(M, 32) + 1 >= 20"]),
+        ("i == 200", ["cdiv(M, 32) - 1 == 200"]),
+        ("ct.cdiv(x.shape[1], 16) != x.shape[0]", ["cdiv(N, 16) != M"]),
+        ("min(x.shape[1], 100) < x.shape[0] - 5", ["min(N, 100) < M - 5"]),
+        ("TM > 7", []),
+    ],
+)
+def test_what_a_kernel_asks_of_sizes_is_read_off_its_tile_ir(condition: str, expected: list[str]) -> None:
+    found = [str(guard) for guard in asked(condition)]
+    assert [one for one in expected if one not in found] == []
+    assert expected or not found
+
+
+def test_both_sides_of_what_a_kernel_asks_are_judged_at() -> None:
+    task = everyday("gelu")
+    for text in ("x.shape[0] * x.shape[1] > 70_000", "x.shape[1] % 384 == 0", "ct.num_blocks(0) > 12"):
+        guard = asked(text)[0]
+        for seed in range(5):
+            rows = judged_sizes(task, [], {"TM": 32, "TN": 64}, seed, conditions=[guard])
+            assert {guard.holds(row) for row in rows} == {True, False}, (text, seed)
+
+
+@pytest.mark.parametrize("condition", ["x.shape[0] * x.shape[1] > 70_000", "x.shape[1] % 384 == 0", "i > 12"])
+def test_what_is_wrong_at_sizes_that_the_task_does_not_have_is_wrong(condition: str, oracle: Oracle) -> None:
+    """The task's own size is small, and right: the kernel claims to be general."""
+    task = everyday("gelu", M=100, N=70)
+    text = gelu_where(condition)
+    for seed in (1, 2):
+        done = judge(
+            begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, oracle=oracle, seed=seed
+        )
+        assert done.verdict is not None
+        assert done.verdict.status == "wrong", done.verdict
