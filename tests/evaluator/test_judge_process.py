@@ -354,7 +354,7 @@ def test_many_judgements_leave_no_process_no_descriptor_and_no_file(
     with JudgeProcess() as process:
         process.judge(begun(GELU), TASK, CHIP)
         before = held(process)
-        for source in [*hostile[::4], GELU]:
+        for source in [*hostile[::8], GELU]:
             process.judge(begun(source), TASK, CHIP)
         ended(process, functions.dies, 9)
         assert held(process) == before
