@@ -217,7 +217,12 @@ def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]
 
 @pytest.mark.parametrize(
     "command",
-    ["kb facts", "targets", "kb facts --json", f"check {ROOT}/tests/candidates/gelu_tiles.py --task gelu --shape M=33,N=70 2>&1"],
+    [
+        "kb facts",
+        "targets",
+        "kb facts --json",
+        f"check {ROOT}/tests/candidates/gelu_tiles.py --task gelu --shape M=33,N=70 2>&1",
+    ],
 )
 def test_a_reader_that_stops_early_ends_the_command_quietly_as_sigpipe_does(command: str) -> None:
     # `true` reads nothing at all: with `head`, a short output may have been read whole.
