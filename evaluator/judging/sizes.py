@@ -23,7 +23,7 @@ ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many 
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MOST_OUTPUT = 4 * MAX_OUTPUT  # where a condition inside a kernel turns at more
-TURNING = 8  # sizes on both sides of conditions inside kernels
+TURNING = 8  # sizes on both sides of conditions inside kernels; half as many where no number of its own stands in one
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
@@ -138,6 +138,16 @@ def turns(task: Task, condition: Guard, rng: random.Random) -> list[tuple[Sizes,
     return out
 
 
+def _is_pointed(condition: Guard) -> bool:
+    """Whether a number of its own stands in it: what compares sizes with each other is mostly index computation."""
+    for side in (condition.left, condition.right):
+        if (isinstance(side, int) and side) or (
+            isinstance(side, tuple) and side[0] == "mod" and isinstance(side[2], int)
+        ):
+            return True
+    return False
+
+
 def judged_sizes(
     task: Task,
     plans: Sequence[LaunchPlan],
@@ -168,11 +178,11 @@ def judged_sizes(
     for name, value in rng.sample(near, min(edges, len(near))):
         rows.append(_small(dims, rng) | {name: value})
     turning: list[Sizes] = []
-    for condition in rng.sample(list(conditions), len(conditions)):
+    for condition in sorted(rng.sample(list(conditions), len(conditions)), key=_is_pointed, reverse=True):
+        if len(turning) >= (TURNING if _is_pointed(condition) else TURNING // 2):
+            break
         both = turns(task, condition, rng)
         turning += [row for row in (rng.choice(both) if both else ()) if row not in turning]
-        if len(turning) >= TURNING:
-            break
     longest = max((len(values) for values in pinned.values()), default=0)
     while len(rows) < longest:
         rows.append(_small(dims, rng))
