@@ -138,12 +138,11 @@ def turns(task: Task, condition: Guard, rng: random.Random) -> list[tuple[Sizes,
     return out
 
 
-def _is_pointed(condition: Guard) -> bool:
+def _has_number(condition: Guard) -> bool:
     """Whether a number of its own stands in it: what compares sizes with each other is mostly index computation."""
     for side in (condition.left, condition.right):
-        if (isinstance(side, int) and side) or (
-            isinstance(side, tuple) and side[0] == "mod" and isinstance(side[2], int)
-        ):
+        number = side[2] if isinstance(side, tuple) and side[0] == "mod" else side
+        if isinstance(number, int) and number != 0:
             return True
     return False
 
@@ -178,8 +177,8 @@ def judged_sizes(
     for name, value in rng.sample(near, min(edges, len(near))):
         rows.append(_small(dims, rng) | {name: value})
     turning: list[Sizes] = []
-    for condition in sorted(rng.sample(list(conditions), len(conditions)), key=_is_pointed, reverse=True):
-        if len(turning) >= (TURNING if _is_pointed(condition) else TURNING // 2):
+    for condition in sorted(rng.sample(list(conditions), len(conditions)), key=_has_number, reverse=True):
+        if len(turning) >= (TURNING if _has_number(condition) else TURNING // 2):
             break
         both = turns(task, condition, rng)
         turning += [row for row in (rng.choice(both) if both else ()) if row not in turning]

@@ -81,13 +81,11 @@ WRONG = {
 
 @pytest.mark.parametrize("where", WRONG)
 def test_what_is_wrong_at_its_own_size_alone_is_wrong(where: str, oracle: Oracle) -> None:
-    text = WRONG[where]
     task = everyday("linear" if where == "a long sum" else "gelu")
-    done = judge(begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, oracle=oracle, seed=5)
-    verdict = done.verdict
-    assert verdict is not None
-    assert verdict.status == "wrong", verdict
-    assert verdict.numbers["sizes"] == task.sizes
+    with pytest.raises(Rejected) as caught:
+        looked_at(WRONG[where], task, oracle)
+    verdict = caught.value.verdict
+    assert (verdict.status, verdict.numbers["sizes"]) == ("wrong", task.sizes)
     index = verdict.numbers["index"]
     assert len(index) == 2
     assert all(0 <= i < n for i, n in zip(index, shape_at(task.outputs[0].shape, task.sizes), strict=True))
