@@ -83,7 +83,7 @@ def known(folder: Path, summary: RunSummary) -> list[Trial]:
 
 
 def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first = go("first", tmp_path, MODEL, search_seconds=2)
+    first = go("first", tmp_path, MODEL, search_seconds=1)
     assert (first.status, kinds(first)) == ("done", {"modelled"})
     assert composed("first", tmp_path) == "modelled"
     trials = known(tmp_path, first)
@@ -99,7 +99,7 @@ def test_a_run_compares_by_its_timer(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert second.total < measured(900.0)
     assert composed("second", tmp_path) == "measured"
     # Measured times lie in the base now: none gets into this run's table.
-    third = go("third", tmp_path, MODEL, search_seconds=2)
+    third = go("third", tmp_path, MODEL, search_seconds=1)
     assert kinds(third) == {"modelled"}
     assert third.total is not None
     assert first.total is not None

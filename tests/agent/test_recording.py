@@ -287,7 +287,7 @@ def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
     monkeypatch.chdir(tmp_path)
     no_model(monkeypatch)
     monkeypatch.setattr(task_work, "LIMIT", 4)
-    assert invoke(["run", "--replay", "gpt2-block", "--search-seconds", "2"]) == 0
+    assert invoke(["run", "--replay", "gpt2-block", "--search-seconds", "1"]) == 0
     ((record, calls),) = runs()
     rejected = {
         task["name"]: sorted({(trial["status"], trial["error_class"]) for trial in task["rejected"]})

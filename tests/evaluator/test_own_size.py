@@ -251,9 +251,6 @@ def test_what_is_wrong_at_sizes_that_the_task_does_not_have_is_wrong(condition: 
     """The task's own size is small, and right: the kernel claims to be general."""
     task = everyday("gelu", M=100, N=70)
     text = gelu_where(condition)
-    for seed in (1, 2):
-        done = judge(
-            begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, oracle=oracle, seed=seed
-        )
-        assert done.verdict is not None
-        assert done.verdict.status == "wrong", done.verdict
+    done = judge(begin(Candidate(source=text, task=task.identity), task, CHIP), task, CHIP, oracle=oracle, seed=1)
+    assert done.verdict is not None
+    assert done.verdict.status == "wrong", done.verdict
