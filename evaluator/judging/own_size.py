@@ -135,7 +135,6 @@ class _Look:
         self.bound: BoundPlan = admit(traced.plan, self.shapes, dims(self.sizes, chip), MOST_BYTES)
         self.footprints: list[Footprint] = []
         self.last: dict[str, int] = {}  # output -> the launch that writes it last
-        self.inputs: dict[str, torch.Tensor] = {}
 
     @property
     def launches(self) -> list[BoundLaunch]:
@@ -150,19 +149,20 @@ class _Look:
                 continue
             if some is own:
                 raise _LeftOut("its arrays are too large")
+            mebibytes = sum(b.nbytes for b in some if b.internal) / 2**20
             message = (
-                f"with workspaces of {sum(b.nbytes for b in some if b.internal) / 2**20:.0f} MiB {text(self.sizes)}"
+                f"{text(self.sizes)}, with workspaces of {mebibytes:.0f} MiB, takes more memory than there is for it"
             )
-            raise reject(Status.UNSUPPORTED, "emulator-memory", f"{message} takes more memory than there is for it")
+            raise reject(Status.UNSUPPORTED, "emulator-memory", message)
         if seed is not None:
-            self.inputs = draw(self.task.graph, self.sizes, "normal", seed)
+            inputs = draw(self.task.graph, self.sizes, "normal", seed)
             self.outputs = {t.name: poisoned(self.shapes[t.name], t.dtype, POISON_A.output) for t in self.task.outputs}
         else:
-            self.inputs, self.outputs = (
+            inputs, self.outputs = (
                 {t.name: torch.zeros(self.shapes[t.name], dtype=torch_dtype(t.dtype)) for t in tensors}
                 for tensors in (self.task.inputs, self.task.outputs)
             )
-        self.memory = self.inputs | self.outputs | workspaces(self.bound, POISON_A.workspace)
+        self.memory = inputs | self.outputs | workspaces(self.bound, POISON_A.workspace)
 
     # ------------------------------------------------------------------------------------------ who writes what
 

@@ -84,12 +84,22 @@ class Footprint(Sanitizer):
             super().elements(frame, op, allocation, index, active, size, access)
 
 
-class Places(Footprint):
-    """Keeps the numbers of the elements of a buffer that the blocks which run write."""
+class _OfBuffer(Footprint):
+    """Looks at what is written of one buffer, and at nothing else."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+
+    def _counts(self, allocation: Allocation, access: str) -> bool:
+        return access not in (READ, ATOMIC_READ) and allocation.name == self.name
+
+
+class Places(_OfBuffer):
+    """Keeps the numbers of the elements of a buffer that the blocks which run write."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._found: list[tuple[Tensor, int]] = []  # numbers of elements, and the bytes of each
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -120,23 +130,20 @@ class Places(Footprint):
         if self._counts(allocation, access):
             self._found.append((index.reshape(-1) if active is None else index[active], size))
 
-    def _counts(self, allocation: Allocation, access: str) -> bool:
-        return access not in (READ, ATOMIC_READ) and allocation.name == self.name
 
-
-class Touching(Footprint):
+class Touching(_OfBuffer):
     """Keeps which blocks write any of some elements of a buffer; ``wanted`` marks them, one by one."""
 
     def __init__(self, name: str, wanted: Tensor) -> None:
-        super().__init__()
-        self.name, self.wanted = name, wanted
+        super().__init__(name)
+        self.wanted = wanted
         self.blocks: set[int] = set()
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
         found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
     ) -> None:  # fmt: skip
-        if access in (READ, ATOMIC_READ) or allocation.name != self.name:
+        if not self._counts(allocation, access):
             return
         hit = torch.zeros(lattice.counts, dtype=torch.bool)
         for piece, window in found:
@@ -155,7 +162,7 @@ class Touching(Footprint):
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
         access: str,
     ) -> None:  # fmt: skip
-        if access in (READ, ATOMIC_READ) or allocation.name != self.name:
+        if not self._counts(allocation, access):
             return
         hit = self._by_size(allocation, size)[torch.where(active, index, 0) if active is not None else index]
         hit = hit & active if active is not None else hit

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ from knowledge_base.snf.task import Task
 KERNELS = Path(__file__).parent / "kernels"
 CANDIDATES = sorted((Path(__file__).parents[1] / "candidates").glob("*.py"))
 CHIP = chip("rtx5070")
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Oracle() as started:
-        yield started
 
 
 def source(name: str) -> str:

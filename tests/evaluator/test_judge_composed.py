@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ n = LayerNorm(x, θ.ln)
 h = Linear(n, W, θ.up)
 y = Linear(h, C, θ.down)
 """
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Oracle() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,12 +12,6 @@ from evaluator.judging.oracle import Oracle
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Verdict
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Oracle() as started:
-        yield started
 
 
 @dataclass(frozen=True)

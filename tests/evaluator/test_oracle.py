@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from multiprocessing import Pipe
 
 import pytest
@@ -14,12 +13,6 @@ from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.graph import Graph, Node, Tensor
 
 SIZES = {"M": 9, "N": 33, "K": 65}
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Oracle() as started:
-        yield started
 
 
 def test_the_reference_is_float64_arithmetic_on_the_stored_inputs(oracle: Oracle) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +36,6 @@ from knowledge_base.snf.task import Task
 KERNELS = Path(__file__).parent / "kernels"
 CANDIDATES = sorted((Path(__file__).parents[1] / "candidates").glob("*.py"))
 CHIP = chip("rtx5070")
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Oracle() as started:
-        yield started
 
 
 def traced(text: str, task: Task) -> Traced:
