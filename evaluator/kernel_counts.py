@@ -101,6 +101,7 @@ class Counts:
         self.static: dict[int, list[Totals]] = {}  # of a region: before its first `if`, between, after the last
         self.control: dict[int, tuple[ir.Op, ...]] = {}
         self.nested: dict[int, bool] = {}
+        self.branching: dict[int, bool] = {}  # of a region: whether there is an `if` in it, at any depth
         self.views: dict[int, tuple[ir.Op, ir.TileViewType | None]] = {}
         for i, (value, kind) in enumerate(zip(module.body.arguments, module.args, strict=True)):
             if isinstance(kind, ir.TileType) and isinstance(kind.elem, ir.PtrElem):
@@ -127,6 +128,8 @@ class Counts:
         self.static[id(region)] = segments
         self.control[id(region)] = tuple(control)
         self.nested[id(region)] = any(op.name in ("for", "if", "loop") for op in region.ops)
+        inside = (self.branching[id(inner)] for op in region.ops for inner in op.regions if id(inner) in self.branching)
+        self.branching[id(region)] = any(op.name == "if" for op in region.ops) or any(inside)
 
     def _trace_origin(self, op: ir.Op) -> None:
         if op.name == "make_tensor_view":

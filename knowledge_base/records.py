@@ -160,6 +160,7 @@ class Candidate(Record):
         return hashlib.sha256(self.source.encode()).hexdigest()
 
 
+TOO_FAST = 0.9  # of the floor: nothing is that fast, so something is wrong with the time
 Kind = Literal["measured", "modelled"]  # of a time: by a GPU's clock, or by a model
 
 
@@ -180,7 +181,23 @@ class Measurement(Record):
     floor_us: float  # speed of light: flops and compulsory reads
     terms: dict[str, float] = Field(default_factory=dict)  # of the model, or percentiles and interval of samples
     samples: tuple[float, ...] = ()
-    status: str = "stable"  # stable | unstable | quarantined
+    # stable | unstable | quarantined | undetermined.  The last two are not believed, and nothing compares by them: what
+    # is below TOO_FAST × the floor, and a modelled time of work that the model can't count, which takes longer.
+    status: str = "stable"
+
+    @property
+    def believed(self) -> bool:
+        return self.status not in ("quarantined", "undetermined")
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not believed; empty if it is."""
+        match self.status:
+            case "quarantined":
+                return f"{self.us:g} µs ({self.kind}) is faster than anything can be: the floor is {self.floor_us:g}"
+            case "undetermined":
+                return "how much it does depends on data or on the block, so that no time can be modelled"
+        return ""
 
     @property
     def processes(self) -> int:
@@ -226,7 +243,7 @@ def in_sequence(times: Iterable[tuple[Measurement, int]]) -> Measurement:
 
 
 # What can become of a configuration that is searched, best first (:attr:`Trial.standing`).
-STANDINGS = ("ranked", "spills", "does-not-fit", "pruned", "infeasible", "failed")
+STANDINGS = ("ranked", "spills", "untimed", "does-not-fit", "pruned", "infeasible", "failed")
 COMPILED, PRUNED = "compiled", "pruned"  # status of a trial that nobody has judged
 UNSURE = (Status.TIMEOUT, Status.CRASH)  # the machine's load may explain these: such a trial may be judged again
 
@@ -296,14 +313,17 @@ class Trial(Record):
     def standing(self) -> str:
         """What became of the configuration in a search, one of STANDINGS.
 
-        ranked: compiled and timed; spills: that too, but with spilled registers; does-not-fit: compiled, but no block
-        fits an SM; pruned: not compiled; infeasible: launch raised ValueError; failed: refused, or judged wrong.
+        ranked: compiled and timed; spills: that too, but with spilled registers; untimed: compiled, but none of its
+        times is believed; does-not-fit: compiled, but no block fits an SM; pruned: not compiled; infeasible: launch
+        raised ValueError; failed: refused, or judged wrong.
         """
         if self.verdict is not None and not self.correct:
             return "infeasible" if self.verdict.status is Status.INFEASIBLE else "failed"
         if self.time is not None:
             return "spills" if self.spills else "ranked"
-        return "pruned" if self.pruned else "does-not-fit"
+        if self.pruned:
+            return "pruned"
+        return "untimed" if self.measurements else "does-not-fit"
 
     @property
     def reason(self) -> str:
@@ -311,6 +331,8 @@ class Trial(Record):
         match self.standing:
             case "spills":
                 return f"{max(e.spill_bytes for e in self.evidence)} bytes of registers a thread are spilled"
+            case "untimed":
+                return self.measurements[-1].doubt
             case "does-not-fit":
                 return "an SM cannot hold one block of it"
             case "infeasible" | "failed":
@@ -318,11 +340,11 @@ class Trial(Record):
         return self.pruned
 
     def timed(self, kind: Kind) -> Measurement | None:
-        """The trial's time of one kind, if it has one that is not quarantined: what trials compare by.
+        """The trial's time of one kind, if it has one that is believed: what trials compare by.
 
         Of several the one of most processes, which says most; of equally many the fastest.
         """
-        times = [m for m in self.measurements if m.kind == kind and m.status != "quarantined"]
+        times = [m for m in self.measurements if m.kind == kind and m.believed]
         most = max((m.processes for m in times), default=0)
         return min((m for m in times if m.processes == most), default=None)
 
@@ -336,7 +358,7 @@ class Trial(Record):
 
         kernel: SHA-256 of the source.  kind, us, floor_us, interval_us, processes, stability: of :attr:`time`.
         error: :attr:`Verdict.error`.  message:
-        the verdict's, or why the configuration was not compiled.
+        the verdict's, or :attr:`reason`.
         """
         verdict, time = self.verdict, self.time
         said = {
@@ -358,7 +380,7 @@ class Trial(Record):
             "error": verdict.error if verdict else None,
             "stage": verdict.stage if verdict else "",
             "error_class": verdict.error_class if verdict else "",
-            "message": verdict.message if verdict else self.pruned,
+            "message": verdict.message if verdict else self.reason,
         }
         return dict(plain(said))
 

@@ -63,6 +63,8 @@ def _speed(trial: Trial, briefing: Briefing) -> list[str]:
         if best is not None and best[0].candidate.digest != trial.candidate.digest and best[1].kind == time.kind:
             far += f" and {time.over(best[1]):.2f} times the fastest kernel so far"
         lines.append(f"{far}.")
+    elif trial.reason:
+        lines.append(f"{trial.reason}.")
     for e in trial.evidence:
         spilled = f", {e.spill_bytes} bytes a thread spilled" if e.spill_bytes else ""
         lines.append(

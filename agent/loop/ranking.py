@@ -53,7 +53,7 @@ def searched(trials: Sequence[Trial], kind: Kind, configurations: int) -> bool:
 def looked_at(trials: Sequence[Trial], kind: Kind) -> dict[str, float]:
     """What a search by times of this kind need not look at again, by :func:`in_file`: the µs that it takes.
 
-    Infinity for what was refused, fits no SM, or was pruned and would be again.
+    Infinity for what was refused, fits no SM, has no time that is believed, or was pruned and would be again.
     """
     held_to = bar(leader(trials, kind), kind)
     found: dict[str, float] = {}
@@ -66,7 +66,7 @@ def looked_at(trials: Sequence[Trial], kind: Kind) -> dict[str, float]:
         elif trial.pruned:
             if trial.price_us is None or too_slow(trial.price_us, held_to):
                 found[in_file(trial.configuration)] = math.inf
-        elif trial.standing == "does-not-fit":
+        elif trial.standing == "does-not-fit" or any(m.kind == kind for m in trial.measurements):
             found[in_file(trial.configuration)] = math.inf
     return found
 

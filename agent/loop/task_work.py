@@ -193,7 +193,7 @@ class TaskWork:
         for trial in ranked[:1]:
             self.promising.append(trial.configuration)
             self.fastest = min(self.fastest, self.time(trial).us)
-        refused = next((t for t in trials if t.verdict is not None and not t.correct), None)
+        refused = next((t for t in trials if t.standing in ("failed", "infeasible", "untimed")), None)
         if not ranked and refused is not None:
             self.hear(refused)
         return ranked
@@ -329,6 +329,9 @@ class TaskWork:
             self.context.folder.log(said)
         elif time is not None:
             said += f", {us(time.us, time.kind)} µs"
+        elif trial.reason:
+            said += f": {trial.reason}"
+            self.context.folder.log(said)
         if digest in self.judge_all:
             self.context.progress.say(said)
         for proposer in self.context.proposers:
@@ -353,7 +356,8 @@ class TaskWork:
                 verdict = self.rejected[-1].verdict
                 assert verdict is not None
                 return self.result(verdict.status.value, verdict.message, start)
-            return self.result("no-candidate", "nothing was proposed", start)
+            reason = next((trial.reason for trial in self.tried if trial.reason), "nothing was proposed")
+            return self.result("no-candidate", reason, start)
         folder = keep(self.context, self.task, self.general)
         if self.special is not None:
             folder = keep(self.context, self.task, self.special)

@@ -11,7 +11,7 @@ import os
 from evaluator.replay import AnyRunner, Composition, cubins_of
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip, chip
-from knowledge_base.records import Kind, Measurement, Trial, Verdict
+from knowledge_base.records import TOO_FAST, Kind, Measurement, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .intervals import Samples, median
@@ -20,7 +20,6 @@ from .model import floor_us
 ROUNDS = 2  # there and back, for one look: 16 samples
 LOOKS = 3  # at a time whose interval is too wide; then it is unstable
 UNSTABLE = 0.05  # an interval wider than this, ÷ the time
-TOO_FAST = 0.9  # of the floor: nothing is that fast, so something is wrong with the measurement
 QUESTION_S = 60.0  # after which a runner is ended: a thousand samples of honest kernels take less
 
 

@@ -20,7 +20,7 @@ from kernels_generated.runtime.bound import Array, BoundLaunch, bind
 from kernels_generated.runtime.expr import Dims
 from kernels_generated.runtime.plan import Fill, LaunchPlan
 from knowledge_base.chips import FULL_RATE, Chip
-from knowledge_base.records import CompileEvidence, Measurement
+from knowledge_base.records import TOO_FAST, CompileEvidence, Measurement
 from knowledge_base.snf.cost import cost
 from knowledge_base.snf.task import Task
 
@@ -67,6 +67,7 @@ OLD_MMA = 0.6  # of the peak that mma.sync reaches where wgmma or tcgen05 is the
 HALF_TCGEN05_M = 128  # rows below which tcgen05 runs at half rate
 REGISTER_UNIT = 256  # registers are given to a warp in units of 8 a thread
 RESERVED_SHARED = 1024  # bytes of shared memory the system keeps per block; a cubin's figure includes them
+WRITTEN = 0.5  # of the outputs' bytes that the blocks which are looked at must write; else they stand for no grid
 SIMULATED_BLOCKS = 8192  # more blocks of unequal length than that even each other out
 
 
@@ -106,17 +107,22 @@ def modelled(
     """The modelled time of ``plan`` at ``sizes`` on ``chip``, in µs, with its terms (µs, summed over launches).
 
     kernels: the bytecodes by SHA-256; evidence: of their cubins for the chip's architecture, by the same hash.
+    The time is quarantined where it is faster than light, and undetermined where the trips of a loop depend on data or
+    the blocks that are looked at write too little of the outputs.
     Raises KeyError for a kernel without bytecode or evidence, ExprError for sizes the plan has no value at.
     """
     bound = bind(plan, {"num_sms": chip.sm_count, **sizes})
     terms: dict[str, float] = {}
     total, first = 0.0, True
+    counted, stored = True, 0.0
     for step in bound.steps:
         if isinstance(step, Fill):
             found = {"memory": bound.buffer(step.argument).nbytes / _bandwidth(chip)}
             time = found["memory"]
         else:
             work = launch_work(step, kernels[step.kernel])
+            counted &= work.bounded
+            stored += work.blocks * sum(work.mean.stores.values())
             found = launch_terms(work, traffic_of(step, work), evidence[step.kernel], chip)
             time = found.pop("body")
         found["launch"] = LAUNCH_S if first else NEXT_LAUNCH_S
@@ -124,17 +130,24 @@ def modelled(
         first = False
         for name, value in found.items():
             terms[name] = terms.get(name, 0.0) + value
+    floor = floor_us(task, sizes, chip)
+    status = "quarantined" if total * 1e6 < TOO_FAST * floor else "stable"
+    if not counted or stored < WRITTEN * cost(task.graph, sizes).write_bytes:
+        status = "undetermined"
     return Measurement(
         kind="modelled",
         chip=chip.name,
         us=round(total * 1e6, 3),
-        floor_us=round(floor_us(task, sizes, chip), 3),
+        floor_us=round(floor, 3),
+        status=status,
         terms={name: round(value if name in COUNTS else value * 1e6, 3) for name, value in terms.items()},
     )
 
 
 def ideal_us(sizes: Dims, plan: LaunchPlan, kernels: Mapping[str, bytes], chip: Chip) -> float:
     """The modelled µs of ``plan`` with cubins that no assembler could better: no real one makes it faster.
+
+    0 where conditions depend on data: it may do any part of what is counted.
 
     Raises as :func:`modelled` does.
     """
@@ -145,6 +158,8 @@ def ideal_us(sizes: Dims, plan: LaunchPlan, kernels: Mapping[str, bytes], chip: 
             total += bound.buffer(step.argument).nbytes / _bandwidth(chip)
             continue
         work = launch_work(step, kernels[step.kernel])
+        if not work.exact:
+            return 0.0
         traffic = traffic_of(step, work)
         total += min(launch_terms(work, traffic, ideal, chip)["body"] for ideal in _ideals(step.kernel, work, chip))
     return total * 1e6

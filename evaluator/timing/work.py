@@ -2,8 +2,8 @@
 
 The Tile IR is walked with the launch's sizes: scalar integers (sizes, block indices, loop bounds) are computed, tiles
 are only counted.  Loops weigh their bodies by their trips; of a long outer loop the first, middle and last trip stand
-for all.  Blocks are sampled where there are many.  What depends on data (a condition on loaded values) counts half for
-each side.
+for all, unless there are conditions in it.  Blocks are sampled where there are many.  Of a condition on loaded values
+both sides count.  Where the trips of a loop depend on data the count is a lower bound, and says so.
 
 This is the model's input (:mod:`.model`), not the emulator: no value of a tile exists here.
 """
@@ -21,25 +21,31 @@ from evaluator.tileir import ir
 
 SAMPLED_BLOCKS = 32
 _GOLDEN = 0.6180339887498949
-_MAX_TRIPS = 2048  # of a `loop` followed concretely; more than any honest kernel's
-_UNKNOWN_TRIPS = 1
+_MAX_TRIPS = 2048  # of a loop followed trip by trip; more than any honest kernel's
+_LEAST_TRIPS = 1  # of a loop whose trips are not known
 
 
 @dataclass(frozen=True)
 class Work:
-    """A launch's work: the ``mean`` of ``blocks``, and how they differ; ``mma`` is the largest (M, N, K)."""
+    """A launch's work: the ``mean`` of ``blocks``, and how they differ; ``mma`` is the largest (M, N, K).
+
+    ``exact``: no condition depends on data.  ``bounded``: nor do a loop's trips; else there is more work than this.
+    """
 
     blocks: int
     mean: Totals
     sizes: tuple[float, ...]  # of the sampled blocks in the order in which they start, ÷ mean: lanes, flops and bytes
     mma: tuple[int, int, int] | None
+    exact: bool = True
+    bounded: bool = True
 
 
 def count(counts: Counts, arguments: Sequence[int | float | bool | None], grid: tuple[int, int, int]) -> Work:
     """The work of launching the kernel of ``counts`` with flattened arguments (None for a pointer) on ``grid``."""
     blocks = math.prod(grid)
     places = sorted(_sample(grid), key=lambda at: at[::-1])  # blocks start along x, then y, then z
-    totals = [_block(counts, arguments, at, grid) for at in places]
+    runs = [_block(counts, arguments, at, grid) for at in places]
+    totals = [total for total, _ in runs]
     mean = Totals(phases=0.0)
     for one in totals:
         mean.add(one, 1 / len(totals))
@@ -49,7 +55,8 @@ def count(counts: Counts, arguments: Sequence[int | float | bool | None], grid: 
     sizes = [_weight(t) for t in totals]
     average = sum(sizes) / len(sizes)
     relative = tuple(size / average if average else 1.0 for size in sizes)
-    return Work(blocks, mean, relative, counts.mma)
+    exact, bounded = (all(getattr(run, name) for _, run in runs) for name in ("exact", "bounded"))
+    return Work(blocks, mean, relative, counts.mma, exact, bounded)
 
 
 def _weight(t: Totals) -> float:
@@ -77,8 +84,8 @@ def _sample(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
 
 def _block(
     counts: Counts, arguments: Sequence[int | float | bool | None], at: tuple[int, int, int], grid: tuple[int, int, int]
-) -> Totals:
-    """The totals of one block."""
+) -> tuple[Totals, _Run]:
+    """The totals of one block, and the walk that they are of."""
     env: Scalars = {
         value: int(word)
         for value, word in zip(counts.module.body.arguments, arguments, strict=True)
@@ -98,19 +105,23 @@ def _block(
         elif part.loads:
             found.trips += weight
         found.step_bytes = max(found.step_bytes, sum(part.loads.values()) if weight > 0 else 0)
-    return found
+    return found, run
 
 
 Scalars = dict[int, int]
 
 
 class _Run:
-    """One block's walk: how often each region runs (``times``), how many loading loops were entered."""
+    """One block's walk: how often each region runs (``times``), how many loading loops were entered.
+
+    ``exact`` and ``bounded`` are those of :class:`Work`.
+    """
 
     def __init__(self, counts: Counts, at: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
         self.counts, self.at, self.grid = counts, at, grid
         self.times: Counter[tuple[int, int]] = Counter()  # by region and segment
         self.entries = 0.0
+        self.exact = self.bounded = True
 
     def region(self, region: ir.Region, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
         """Walks a region; returns its terminator and operands.  ``maybe`` ends one whose end depends on data."""
@@ -168,34 +179,46 @@ class _Run:
     def counted(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
         low, high, step = (env.get(v) for v in op.operands[:3])
-        trips = _UNKNOWN_TRIPS if low is None or high is None or not step else max(0, -(-(high - low) // step))
+        if low is None or high is None or not step:
+            self.exact = self.bounded = False
+            trips = _LEAST_TRIPS
+        else:
+            trips = max(0, -(-(high - low) // step))
+        carried = [env.get(v) for v in op.operands[3:]]
         for result in op.results:
             env.pop(result, None)
         if not trips:
-            for result, value in zip(op.results, op.operands[3:], strict=True):
-                if value in env:
-                    env[result] = env[value]
+            env.update((r, v) for r, v in zip(op.results, carried, strict=True) if v is not None)
             return
         if self.counts.loads(body):
             self.entries += weight
         if not self.counts.nested[id(body)]:
             self.times[id(body), 0] += weight * trips  # type: ignore[assignment]
             return
-        chosen = range(trips) if trips <= 3 else (0, trips // 2, trips - 1)
+        # A number that is carried from trip to trip, or a condition, may make any trip unlike its neighbours.
+        each = trips <= 3 or self.counts.branching[id(body)] or any(v is not None for v in carried)
+        if each and trips > _MAX_TRIPS:
+            self.exact = self.bounded = False
+        chosen = range(min(trips, _MAX_TRIPS)) if each else (0, trips // 2, trips - 1)
         for k in chosen:
             inner = dict(env)
             if low is not None and step:
                 inner[body.arguments[0]] = low + k * step
-            if k == 0:
-                inner.update({a: env[v] for a, v in zip(body.arguments[1:], op.operands[3:], strict=True) if v in env})
-            self.region(body, inner, weight * trips / len(chosen))
+            if k == 0 or each:
+                inner.update((a, v) for a, v in zip(body.arguments[1:], carried, strict=True) if v is not None)
+            end, carried = self.region(body, inner, weight * trips / len(chosen))
+            if end not in ("continue", "yield"):  # it may have ended there, as the data says
+                self.exact = self.bounded = False
+                return
+        if each:
+            env.update((r, v) for r, v in zip(op.results, carried, strict=True) if v is not None)
 
     def endless(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
         carried: list[int | None] = [env.get(v) for v in op.operands]
         if self.counts.loads(body):
             self.entries += weight
-        values: list[int | None] = []
+        end, values = "", list[int | None]()
         for _ in range(_MAX_TRIPS):
             inner = dict(env)
             inner.update({a: v for a, v in zip(body.arguments, carried, strict=False) if v is not None})
@@ -203,6 +226,9 @@ class _Run:
             if end != "continue":
                 break
             carried = values
+        if end not in ("break", "return"):  # it goes on for longer, or for as long as the data says
+            self.exact = self.bounded = False
+            values = []
         for result, value in zip(op.results, values, strict=False):
             env.pop(result, None)
             if value is not None:
@@ -213,8 +239,9 @@ class _Run:
         for result in op.results:
             env.pop(result, None)
         if condition is None:
-            ends = [self.region(side, dict(env), weight / 2)[0] for side in op.regions]
-            return ("maybe", []) if any(end == "break" for end in ends) else ("yield", [])
+            self.exact = False
+            ends = {self.region(side, dict(env), weight)[0] for side in op.regions}
+            return ("maybe", []) if ends & {"break", "return", "maybe"} else ("yield", [])
         side = op.regions[0 if condition else 1]
         end, values = self.region(side, env, weight)
         if end == "yield":

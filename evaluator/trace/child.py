@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 # cuTile registers torch's and numpy's dtypes if it finds them: it finds the stand-in, and no numpy (60 ms).
@@ -155,17 +156,22 @@ def _trace(
 ) -> dict[str, Any]:
     from .recorder import NUM_SMS, Recorder
 
+    def launched() -> tuple[Recorder, dict[str, Any]]:
+        recorder = Recorder(task, request, chip, exporter)
+        current.recorder = recorder
+        options = dict(request["axes"])
+        if request["takes_num_sms"]:
+            options[NUM_SMS] = recorder.num_sms()
+        namespace = module.__dict__
+        arrays = recorder.arguments()
+        with recorder.shadowed(namespace):
+            namespace["launch"](fake_torch.Stream(), *arrays, **options)
+        return recorder, recorder.plan()
+
     start = time.perf_counter()
-    recorder = Recorder(task, request, chip, exporter)
-    current.recorder = recorder
-    options = dict(request["axes"])
-    if request["takes_num_sms"]:
-        options[NUM_SMS] = recorder.num_sms()
-    namespace = module.__dict__
-    arrays = recorder.arguments()
-    with recorder.shadowed(namespace):
-        namespace["launch"](fake_torch.Stream(), *arrays, **options)
-    plan = recorder.plan()
+    recorder, plan = launched()
+    recorder.context.closed = True
+    _again(launched, plan)
     new = {h: base64.b64encode(b).decode() for h, b in recorder.kernels.items() if h not in sent}
     sent.update(new)
     seconds = time.perf_counter() - start
@@ -176,6 +182,21 @@ def _trace(
         "chip_facts": sorted(set(recorder.chip_facts)),
         "seconds": seconds,
     }
+
+
+def _again(launched: Callable[[], tuple[Any, dict[str, Any]]], plan: dict[str, Any]) -> None:
+    """Refuses a ``launch`` that does something else when it is called once more: it keeps something between calls."""
+    try:
+        _, again = launched()
+    except Refusal:  # a size or an array of the first call, which says more
+        raise
+    except Exception as error:
+        said = f"called a second time with the same arguments, launch raises {type(error).__name__}: {error}"
+        raise Refusal("launch-changes", said) from error
+    if again != plan:
+        part = next(name for name in plan if plan[name] != again[name])
+        said = f"called a second time with the same arguments, launch makes another plan: its {part} differ"
+        raise Refusal("launch-changes", said)
 
 
 def _failure(error: BaseException, stage: str) -> dict[str, Any]:

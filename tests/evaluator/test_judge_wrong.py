@@ -287,8 +287,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_rejected_where(name: str, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.judging.executable.LAUNCH_SECONDS", 1.5)
     wrong = WRONG[name]
+    if wrong.status == "timeout":  # the others may take as long as a busy machine lets them
+        monkeypatch.setattr("evaluator.judging.executable.LAUNCH_SECONDS", 1.5)
     verdict = wrong.judged(oracle)
     told = f"{verdict.status} {verdict.error_class}: {verdict.message}"
     assert verdict.status == wrong.status, told

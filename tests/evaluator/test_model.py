@@ -10,9 +10,10 @@ from agent.loop.assay import PRUNE
 from evaluator.compile import Cache, compile_kernels
 from evaluator.timing.model import floor_us, ideal_us, modelled, occupancy, schedule
 from evaluator.trace import Request, Traced, trace
+from evaluator.trial import begin
 from knowledge_base.chips import CHIPS
 from knowledge_base.landscapes import landscape, landscape_sources
-from knowledge_base.records import CompileEvidence, Measurement
+from knowledge_base.records import Candidate, CompileEvidence, Measurement
 from knowledge_base.snf.everyday import everyday
 
 
@@ -65,6 +66,51 @@ def test_a_modelled_time_says_so_and_is_above_the_floor_on_every_chip(linear, na
 def test_the_same_question_has_the_same_answer(linear):
     task, found = linear
     assert time_of(task, found, CHIPS["h200"]) == time_of(task, found, CHIPS["h200"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        (
+            "ct.cdiv(x.shape[1], TK)",
+            "ct.cdiv(x.shape[1], 16 * TK)",
+            "quarantined",
+        ),  # of all there is to do
+        ("ct.cdiv(x.shape[1], TK)", "ct.load(b, index=(j,), shape=(1,)).astype(ct.int32).item()", "undetermined"),
+        ("    acc = ct.zeros", "    if i % 64 != 7:\n        return\n    acc = ct.zeros", "undetermined"),
+    ],
+    ids=["faster than light", "as long as the data says", "most blocks do nothing"],
+)
+def test_a_modelled_time_that_cannot_be_is_not_believed(candidates, old, new, status):
+    task, chip = everyday("linear", M=8192, N=2304, K=768), CHIPS["h200"]
+    source = candidates("linear_tiles")
+    assert source.count(old) == 1
+    found = traced(source.replace(old, new), task, chip, TM=128, TN=128, TK=64)
+    time = time_of(task, found, chip)
+    assert time.status == status
+    assert time.doubt
+    begun = begin(Candidate(source=source, task=task.identity), task, chip)
+    trial = begun.fuller(evidence=(evidence("sm_90"),), measurements=(time,))
+    assert trial.time is None
+    assert (trial.standing, trial.reason) == ("untimed", time.doubt)
+    if status == "undetermined":
+        assert time.us < modelled_us(candidates)
+
+
+def modelled_us(candidates) -> float:
+    task, chip = everyday("linear", M=8192, N=2304, K=768), CHIPS["h200"]
+    time = time_of(task, traced(candidates("linear_tiles"), task, chip, TM=128, TN=128, TK=64), chip)
+    assert (time.status, time.doubt) == ("stable", "")
+    return time.us
+
+
+def test_what_does_as_the_data_says_is_not_pruned_by_a_price(candidates):
+    task, chip = everyday("linear", M=8192, N=2304, K=768), CHIPS["h200"]
+    source = candidates("linear_tiles").replace(
+        "    bias =", "    if ct.sum(acc) > 0:\n        acc = acc + 1\n    bias ="
+    )
+    found = traced(source, task, chip)
+    assert ideal_us(task.sizes, found.plan, found.kernels, chip) == 0
 
 
 # ---------------------------------------------------------------------------------------------------- the floor

@@ -123,7 +123,7 @@ def launch(stream, x, y):
     assert answer.chip_facts == ("arch",)
 
 
-def test_a_size_kept_from_an_earlier_request_is_refused_in_the_next() -> None:
+def test_a_size_kept_from_an_earlier_call_is_refused_in_the_next() -> None:
     source = (
         COPY
         + """
@@ -134,13 +134,11 @@ def launch(stream, x, y):
     ct.launch(stream, (kept[0],), copy, (x, y))
 """
     )
-    for policy in ("general", "concrete"):
-        first, second = trace(source, TASK, [Request(TASK.sizes), Request(TASK.sizes, policy=policy)], GPU)
-        assert isinstance(first, Traced)
-        assert (second.status, second.error_class) == (Status.INVALID, "stale-size"), second
+    (answer,) = trace(source, TASK, [Request(TASK.sizes)], GPU)
+    assert (answer.status, answer.error_class) == (Status.INVALID, "stale-size"), answer
 
 
-def test_an_array_kept_from_an_earlier_request_is_refused_in_the_next() -> None:
+def test_an_array_kept_from_an_earlier_call_is_refused_in_the_next() -> None:
     source = (
         COPY
         + """
@@ -151,9 +149,24 @@ def launch(stream, x, y):
     ct.launch(stream, (x.shape[0],), copy, (kept[0], y))
 """
     )
-    first, second = trace(source, TASK, [Request(TASK.sizes), Request(TASK.sizes)], GPU)
-    assert isinstance(first, Traced)
-    assert second.error_class == "stale-array", second
+    (answer,) = trace(source, TASK, [Request(TASK.sizes)], GPU)
+    assert answer.error_class == "stale-array", answer
+
+
+@pytest.mark.parametrize("policy", ["general", "sample", "concrete"])
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("done or x.new_zeros(4)\n    done.append(1)", "its arguments differ"),  # a workspace cleared on the first call
+        ("done.append(1)\n    if len(done) % 2 == 0: raise ValueError('odd calls only')", "odd calls only"),
+        ("done.append(1)\n    ct.launch(stream, (len(done),), copy, (x, y))", "its steps differ"),
+    ],
+)
+def test_launch_is_called_twice_and_must_do_the_same(policy: str, lines: str, said: str) -> None:
+    source = COPY + f"done = []\n\ndef launch(stream, x, y):\n    {lines}\n    ct.launch(stream, (8,), copy, (x, y))\n"
+    (answer,) = trace(source, TASK, [Request(TASK.sizes, policy=policy)], GPU)
+    assert (answer.status, answer.error_class) == (Status.INVALID, "launch-changes"), answer
+    assert said in answer.message
 
 
 def test_what_breaks_the_child_leaves_the_answers_it_gave() -> None:

@@ -1,4 +1,4 @@
-"""Counting a launch's work: exact where loops depend on sizes and blocks, halves where they depend on data."""
+"""Counting a launch's work: exact where loops depend on sizes and blocks, bounds where they depend on data."""
 
 from __future__ import annotations
 
@@ -109,8 +109,39 @@ def test_while_loops_branches_on_the_block_and_branches_on_data():
     (work,) = works(LOOPS, everyday("gelu", M=8, N=1000))
     trips = 4  # j = 0, 2, 4, 6: 1000 elements in steps of 2 × 128
     tile = 128 * 2
-    # half of the blocks are even; the branch on data counts half for each side
-    assert sum(work.mean.loads.values()) == pytest.approx(tile * (trips + 0.5 + 0.5))
+    # half of the blocks are even; of the branch on data both sides count
+    assert sum(work.mean.loads.values()) == pytest.approx(tile * (trips + 0.5 + 1))
+    assert work.bounded
+    assert not work.exact
+
+
+@pytest.mark.parametrize(
+    ("loop", "trips", "bounded"),
+    [
+        ("for j in range(ct.load(x, index=(i, 0), shape=(1, 1)).astype(ct.int32).item()):\n        load(j)", 1, False),
+        ("while ct.sum(s) < 1e6:\n        load(j)\n        j = j + 1", 0, False),
+        ("while j < 5000:\n        load(j)\n        j = j + 1", 2048, False),
+        ("while j < 500:\n        load(j)\n        j = j + 1", 500, True),
+        # Conditions in a loop, and numbers that it carries: no trip stands for another.
+        ("for j in range(500):\n        if j % 100 == 1:\n            load(j)", 5, True),
+        (
+            "n = 0\n    for j in range(20):\n        for k in range(n):\n            load(k)\n        n = n + 1",
+            190,
+            True,
+        ),
+        ("for j in range(20):\n        for k in range(j):\n            load(k)", 190, True),
+    ],
+)
+def test_trips_count_one_by_one_or_are_a_lower_bound_that_says_so(loop, trips, bounded):
+    for index in "jk":  # each load depends on the innermost trip, so that none is moved out of its loop
+        loop = loop.replace(
+            f"load({index})", f"s = s + ct.load(x, index=(i, {index}), shape=(1, T)).astype(ct.float32)"
+        )
+    before, rest = LOOPS.split("    while j * T < N:\n")
+    source = f"{before}    {loop}\n    ct.store({rest.split('ct.store(')[1]}"
+    (work,) = works(source, everyday("gelu", M=8, N=1000))
+    assert work.bounded == bounded
+    assert sum(work.mean.loads.values()) == pytest.approx(128 * 2 * trips, rel=0.02)
 
 
 def test_loads_and_stores_are_told_apart_by_parameter(candidates):
