@@ -283,10 +283,10 @@ def test_what_can_not_be_replayed_or_recorded_is_said_before_any_work(
 def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The README's example; with less time for the synthesizer's search."""
+    """The README's example; with little for the synthesizer to search."""
     monkeypatch.chdir(tmp_path)
     no_model(monkeypatch)
-    monkeypatch.setattr(task_work, "LIMIT", 4)
+    monkeypatch.setattr(task_work, "LIMIT", 2)
     assert invoke(["run", "--replay", "gpt2-block", "--search-seconds", "1"]) == 0
     ((record, calls),) = runs()
     rejected = {

@@ -30,7 +30,8 @@ y = x + ReLU(n) * ReLU(n)
 s = Softmax(y)
 """
 
-Done = subprocess.CompletedProcess[str]
+# The command in a process of its own, which looks at few configurations of a file: all of them go the same way.
+COMMAND = "from agent.loop import task_work\ntask_work.LIMIT = 3\nfrom agent.cli import main\nmain()"
 
 
 def agent(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -38,7 +39,7 @@ def agent(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
         environment.pop(name, None)
     return subprocess.Popen(
-        [sys.executable, "-m", "agent", *arguments],
+        [sys.executable, "-c", COMMAND, *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

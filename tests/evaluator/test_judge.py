@@ -331,7 +331,7 @@ def test_no_honest_kernel_is_rejected_by_chance(name: str, oracle: Oracle) -> No
     kernel, task = HONEST[name]
     bench = Bench(source(kernel), task, oracle)
     names = ("normal", "offset", "onehot", "zeros", "ones", "extreme")
-    seeds = range(3 if kernel == "attention" else 6)  # attention is judged at five head widths each
+    seeds = range(2 if kernel == "attention" else 4)  # attention is judged at five head widths each
     assert [seed for seed in seeds if not bench.accepted(seed, names)] == []
 
 
@@ -353,7 +353,7 @@ SLIGHTLY_WRONG = {
         (MMA,),
         "",
     ),
-    "an eps of 1e-6": ("layernorm", everyday("layernorm", M=64, N=300), (("1e-5", "1e-3"),), ""),
+    "an eps of 1e-3": ("layernorm", everyday("layernorm", M=64, N=300), (("1e-5", "1e-3"),), ""),
 }  # fmt: skip
 
 
@@ -366,7 +366,7 @@ def test_a_slightly_wrong_kernel_is_rejected_whatever_the_seed(name: str, oracle
         text = text.replace(old, new.format(dtype))
     bench = Bench(text, task, oracle)
     names = ("normal", "cancelling", "onehot")
-    assert [seed for seed in range(6) if bench.accepted(seed, names)] == []
+    assert [seed for seed in range(3) if bench.accepted(seed, names)] == []
 
 
 def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:
