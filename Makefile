@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help run test errors check setup setup-test bench clean
+.PHONY: help run test errors attack check setup setup-test bench clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,9 @@ test: $(VENV)/.installed-test  ## install if needed, then the tests
 
 errors: $(VENV)/.installed-test  ## the whole error table: each class is found, and mended by its hint (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m errors --numprocesses auto --dist worksteal tests/agent/test_errors.py $(ARGS)
+
+attack: $(VENV)/.installed-test  ## every cheat is rejected, every honest kernel accepted, on three seeds (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m attack --numprocesses auto --dist worksteal tests/adversarial $(ARGS)
 
 check: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .

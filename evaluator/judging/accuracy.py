@@ -1,7 +1,8 @@
 """How far a kernel's outputs are from the fp64 reference, beside what PyTorch's own are (the yardstick): the records.
 
 Errors are pooled per distribution over at least ``ELEMENTS`` elements: their RMS may be RMS_FACTOR times the
-yardstick's, the largest LARGEST_FACTOR times the yardstick's largest.  How an element's error is found is
+yardstick's, the largest LARGEST_FACTOR times the yardstick's largest.  Nor may large values hide what is lost of small
+ones: see :attr:`Errors.lost`.  How an element's error is found is
 :mod:`.compare`'s.  Importing this does not import torch.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .sizes import ELEMENTS, Sizes
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 RMS_FACTOR = 2.0  # the meaning of right: docs/judging.md
 LARGEST_FACTOR = 4.0
+SMALL_SHARE = 1 / 128  # of a pool's elements that a group of small ones has, and SMALL_COUNT, if there are as many
+SMALL_COUNT = 256
+SMALL_FACTOR = 4.0  # of the yardstick's RMS in the group, …
+SMALL_LOSS = 0.25  # … or of the RMS of its values, may be the RMS error
 DOUBT = 2.0  # a pool that exceeds its limits by less than this factor is enlarged before it is judged
 
 
@@ -35,9 +40,16 @@ class Case:
     eager: torch.Tensor
 
 
+# Of a binade's elements: how many, and sums of squares: of errors beyond one ulp, of the yardstick's, of the values.
+Binade = tuple[int, float, float, float]
+
+
 @dataclass(frozen=True)
 class Errors:
-    """Sums over the elements of a case (or several) where all three values are finite."""
+    """Sums over the elements of a case (or several) where all three values are finite.
+
+    binades: by the exponent of the reference, ``2^(e-1) <= |reference| < 2^e``.
+    """
 
     count: int = 0
     kernel_squares: float = 0.0
@@ -46,8 +58,13 @@ class Errors:
     beyond_largest: float = 0.0
     yardstick_squares: float = 0.0
     yardstick_largest: float = 0.0
+    binades: Mapping[int, Binade] = field(default_factory=dict)
 
     def __add__(self, other: Errors) -> Errors:
+        binades = dict(self.binades)
+        for exponent, (n, a, b, c) in other.binades.items():
+            count, beyond, yardstick, values = binades.get(exponent, (0, 0.0, 0.0, 0.0))
+            binades[exponent] = (count + n, beyond + a, yardstick + b, values + c)
         return Errors(
             self.count + other.count,
             self.kernel_squares + other.kernel_squares,
@@ -56,10 +73,29 @@ class Errors:
             max(self.beyond_largest, other.beyond_largest),
             self.yardstick_squares + other.yardstick_squares,
             max(self.yardstick_largest, other.yardstick_largest),
+            binades,
         )
 
     def rms(self, squares: float) -> float:
         return math.sqrt(squares / self.count) if self.count else 0.0
+
+    def eased(self, normal: Errors) -> Errors:
+        """The same beside a yardstick that is besides as far off, for the values' size, as it is on normal inputs.
+
+        Of small inputs PyTorch's steps in 16 bits round next to nothing (the scores of attention), and the yardstick
+        is finer than the precision that was asked for.
+        """
+        values, of_normal = (sum(values for *_, values in e.binades.values()) for e in (self, normal))
+        if not of_normal or not self.count:
+            return self
+        share = normal.yardstick_squares / of_normal
+        scale = math.sqrt(values / self.count / (of_normal / normal.count))
+        return replace(
+            self,
+            yardstick_squares=self.yardstick_squares + share * values,
+            yardstick_largest=max(self.yardstick_largest, normal.yardstick_largest * scale),
+            binades={e: (n, beyond, y + share * v, v) for e, (n, beyond, y, v) in self.binades.items()},
+        )
 
     @property
     def acceptable(self) -> bool:
@@ -73,7 +109,36 @@ class Errors:
         """
         return not self._within(1.0) and self._within(DOUBT)
 
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        """Exponents between which values are small, and wrong by more than their size allows; None if none are.
+
+        Neighbouring binades make a group, from the smallest on, that has a share of the pool's elements.  Its RMS error
+        may be SMALL_FACTOR times the yardstick's there, SMALL_LOSS of its values' RMS, or what it may be over all
+        elements, whichever is most: what large terms leave of each other (GELU far below zero) may be coarse beside the
+        little that it should be, and so may an approximation, but what is left out is not.
+        """
+        return self._lost(1.0) if self._close(1.0) else None
+
+    def _lost(self, factor: float) -> tuple[int, int] | None:
+        enough = max(SMALL_COUNT, SMALL_SHARE * self.count)
+        group, first = (0, 0.0, 0.0, 0.0), None
+        for exponent in sorted(self.binades):
+            count, beyond, yardstick, values = (a + b for a, b in zip(group, self.binades[exponent], strict=True))
+            first = exponent if first is None else first
+            if count < enough:
+                group = (int(count), beyond, yardstick, values)
+                continue
+            of_all = RMS_FACTOR**2 * self.yardstick_squares * count / self.count
+            if beyond > factor**2 * max(SMALL_FACTOR**2 * yardstick, SMALL_LOSS**2 * values, of_all):
+                return first, exponent
+            group, first = (0, 0.0, 0.0, 0.0), None
+        return None  # what is left is among the largest: it has its part in the sums of all
+
     def _within(self, factor: float) -> bool:
+        return self._close(factor) and self._lost(factor) is None
+
+    def _close(self, factor: float) -> bool:
         return (
             self.rms(self.beyond_squares) <= factor * RMS_FACTOR * self.rms(self.yardstick_squares)
             and self.beyond_largest <= factor * LARGEST_FACTOR * self.yardstick_largest

@@ -12,10 +12,11 @@ import math
 
 import torch
 
-from .accuracy import LARGEST_FACTOR, Case, Errors, Failure, Pool
+from .accuracy import LARGEST_FACTOR, Binade, Case, Errors, Failure, Pool
 from .inputs import torch_dtype
 
 MANTISSA_BITS = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
+LEAST_EXPONENT = -300  # below it all values are one binade: squares of larger ones are no zeros in fp64
 MIN_EXPONENT = {"bf16": -126, "f16": -14, "f32": -126, "f64": -1022}
 
 
@@ -52,7 +53,24 @@ def measure(case: Case) -> Errors | Failure:
         float(beyond.max()),
         float(yardstick.square().sum()),
         float(yardstick.max()),
+        _binades(reference[finite], beyond[finite], yardstick[finite]),
     )
+
+
+def _binades(reference: torch.Tensor, beyond: torch.Tensor, yardstick: torch.Tensor) -> dict[int, Binade]:
+    """Sums of squares by the exponent of the reference, that of zero being the smallest."""
+    exponents = _exponents(reference)
+    least = int(exponents.min())
+    places = (exponents - least).reshape(-1)
+    counts = torch.bincount(places)
+    sums = [torch.bincount(places, weights=v.square().reshape(-1)) for v in (beyond, yardstick, reference)]
+    rows = zip(counts.tolist(), *(s.tolist() for s in sums), strict=True)
+    return {least + i: row for i, row in enumerate(rows) if row[0]}
+
+
+def _exponents(reference: torch.Tensor) -> torch.Tensor:
+    exponents = torch.where(reference == 0, LEAST_EXPONENT, torch.frexp(reference).exponent)
+    return exponents.clamp(min=LEAST_EXPONENT)
 
 
 def _exact(case: Case) -> Errors | Failure:
@@ -106,11 +124,15 @@ def _failure(kind: str, case: Case, position: int, allowed: float) -> Failure:
 def worst(pool: Pool) -> Failure:
     """The element of ``pool`` that exceeds its bound most, for the message."""
     best: tuple[float, Case, int] | None = None
+    lost = pool.errors.lost
     for case in pool.cases:
         if case.dtype not in MANTISSA_BITS:
             continue
         beyond = torch.nan_to_num((case.got.to(torch.float64) - case.reference).abs(), 0.0, 0.0, 0.0)
         beyond = (beyond - torch.nan_to_num(ulp(case.reference, case.dtype), 0.0, 0.0, 0.0)).reshape(-1)
+        if lost is not None:
+            exponents = _exponents(case.reference).reshape(-1)
+            beyond = torch.where((exponents >= lost[0]) & (exponents <= lost[1]), beyond, -1.0)
         if not beyond.numel():
             continue
         position = int(beyond.argmax())

@@ -120,6 +120,9 @@ class Examination:
                 errors = measure(case)
                 if isinstance(errors, Failure):
                     raise Rejected(wrong(errors, None, self.ops))
+                if name == "small":
+                    usual = (of_case for at, of_case in self.normal.items() if at[0] == case.output)
+                    errors = errors.eased(sum(usual, Errors()))
                 measured.setdefault(case.output, []).append((case, errors))
             self.ran += [at] if at not in self.ran else []
         return measured

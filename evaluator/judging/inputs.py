@@ -1,8 +1,9 @@
 """Input values for a judged run: named distributions over a task's inputs and weights, drawn from a seed.
 
 A distribution is a way to go wrong that it would show: an offset catches variances computed as E[x²] − E[x]², one-hot
-rows catch addressing, cancelling sums catch narrow accumulators, NaN and Inf catch masks by multiplication.  Values are
-drawn in float32 and stored in the tensor's dtype; everybody afterwards sees the stored values.
+rows catch addressing, cancelling sums catch narrow accumulators, small values what is left out or added to them, large
+ones a softmax without its maximum, NaN and Inf masks by multiplication.  Values are drawn in float32 and stored in the
+tensor's dtype; everybody afterwards sees the stored values.
 
 Nothing here knows about candidates.
 """
@@ -10,17 +11,19 @@ Nothing here knows about candidates.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
 from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf.graph import FLOATS, Graph, Node, Tensor, shape_at
 from knowledge_base.snf.ops import is_scalar, kind
-from knowledge_base.snf.ranges import WHOLE, Interval, indices, interval, reaching
+from knowledge_base.snf.ranges import WHOLE, held_against, indices, interval, reaching
 
 DOMAIN = frozenset(("log", "sqrt", "rsqrt", "pow", "div"))  # mostly NaN, or dominated by poles, on normal inputs
 
@@ -28,6 +31,9 @@ OFFSET_SIGMAS = {"bf16": 16.0, "f16": 16.0, "f32": 1000.0}
 EXTREME_EXPONENTS = {"bf16": (-60.0, 60.0), "f16": (-14.0, 15.0), "f32": (-60.0, 60.0)}  # elementwise: 2^low … 2^high
 OUTLIER_EXPONENTS = (-14.0, 6.0)  # where values are summed or exponentiated: spread, but nothing overflows in f16
 CANCELLING_OFFSET = 4.0  # sums of K products then climb to ~16·K/2 before they fall back to ~6·sqrt(K)
+SMALL = (2.0**-10, 2.0**-20)
+LARGE_EXPONENTS = (2.0, 8.0)
+EXPONENTIALS = frozenset(("softmax", "exp"))
 SPECIALS = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 SPECIAL_SHARE = 0.15
 BLOCK = 1 << 22  # elements that one generator draws: a larger tensor is drawn by several, on all cores
@@ -38,7 +44,7 @@ CONSTANT_INPUTS = frozenset(("zeros", "ones", "onehot"))  # inputs with one or t
 
 def distributions(graph: Graph) -> tuple[str, ...]:
     """The names of the distributions that say something about ``graph``, the most telling first."""
-    names = ["normal", "offset", "onehot", "zeros", "ones", "extreme"]
+    names = ["normal", "offset", "onehot", "zeros", "ones", "extreme", "small", "large"]
     if any(tensor.dtype in ("bf16", "f16") for tensor in graph.inputs) and not elementwise(graph):
         names.insert(2, "cancelling")
     if any(node.op in DOMAIN and not is_scalar(graph.value(node.args[-1])) for node in graph.nodes):
@@ -69,15 +75,15 @@ def draw(graph: Graph, sizes: Mapping[str, int], distribution: str, seed: int) -
 
     The same arguments give the same values on every machine.  Raises KeyError for an unknown distribution.
     """
-    ranges = _index_ranges(graph, sizes)
+    integers = _integer_inputs(graph, sizes)
     return {
-        tensor.name: _draw_tensor(graph, tensor, sizes, distribution, seed, ranges.get(tensor.name, PLAIN_INTEGERS))
+        tensor.name: _draw_tensor(graph, tensor, sizes, distribution, seed, integers.get(tensor.name, Integers()))
         for tensor in graph.inputs
     }
 
 
 def _draw_tensor(
-    graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distribution: str, seed: int, integers: tuple[int, int]
+    graph: Graph, tensor: Tensor, sizes: Mapping[str, int], distribution: str, seed: int, integers: Integers
 ) -> torch.Tensor:
     text = f"{seed} {distribution} {tensor.name} {sorted(sizes.items())}"
     generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]))
@@ -86,11 +92,15 @@ def _draw_tensor(
     if tensor.dtype == "bool":
         return torch.rand(shape, generator=generator) < 0.5
     if tensor.dtype not in (*FLOATS, "f64"):
-        return _indices(shape, *integers, distribution, generator).to(dtype)
+        return _integers(shape, integers, distribution, generator).to(dtype).contiguous()
     whole = elementwise(graph)
     if tensor.role == "weight" and len(shape) > 1:
         values = _WEIGHTS.get(distribution, _normal)(shape, tensor.dtype, whole, generator)
         return values.div_(math.sqrt(max(1, shape[-1]))).to(dtype).contiguous()
+    if distribution == "large" and tensor.role != "weight":
+        return _large(shape, _power(graph), generator).to(dtype).contiguous()
+    if distribution == "small":
+        return _small(shape, tensor.role == "weight", generator).to(dtype).contiguous()
     table = _WEIGHTS if tensor.role == "weight" else _INPUTS
     return table.get(distribution, _normal)(shape, tensor.dtype, whole, generator).to(dtype).contiguous()
 
@@ -141,6 +151,43 @@ def _extreme_weight(shape: tuple[int, ...], dtype: str, whole: bool, generator: 
     return torch.exp2(exponent) * torch.randn(shape, generator=generator).sign()
 
 
+def _small(shape: tuple[int, ...], weight: bool, generator: torch.Generator) -> torch.Tensor:
+    """Half of the rows × 2^-10, the others × 2^-20; a bias or a scale × 2^-10."""
+    values = _normal(shape, "", False, generator)
+    if weight or not shape:
+        return values * SMALL[0]
+    rows = math.prod(shape[:-1])
+    scale = torch.full((rows, 1), SMALL[0])
+    scale[rows // 2 :] = SMALL[1]
+    return (values.reshape(rows, shape[-1]) * scale).reshape(shape)
+
+
+def _large(shape: tuple[int, ...], power: int, generator: torch.Generator) -> torch.Tensor:
+    """Every row × its own 2^u, so that what is exponentiated has maxima from ten to a thousand.
+
+    power: of how many inputs that is a product.
+    """
+    low, high = LARGE_EXPONENTS
+    exponent = torch.rand((*shape[:-1], 1) if shape else (), generator=generator) * (high - low) + low
+    return _normal(shape, "", False, generator) * torch.exp2(exponent / power)
+
+
+def _power(graph: Graph) -> int:
+    """Of how many inputs what is exponentiated is a product: 2 for attention's scores; at least 1."""
+    powers: dict[str, int] = {tensor.name: int(tensor.role != "weight") for tensor in graph.inputs}
+    most = 1
+    for node in graph.nodes:
+        given = [powers[arg] for arg in node.args]
+        if node.op in EXPONENTIALS:
+            most = max(most, *given)
+        bounded = kind(node.op) == "row" or node.op in ("exp", "tanh", "erf", "sigmoid")
+        product = node.op in ("mul", "matmul", "square")
+        powers[node.name] = (
+            0 if bounded else sum(given * (2 if node.op == "square" else 1)) if product else max(given, default=0)
+        )
+    return most
+
+
 def _positive(shape: tuple[int, ...], dtype: str, whole: bool, generator: torch.Generator) -> torch.Tensor:
     return _normal(shape, dtype, whole, generator).abs() + 0.125
 
@@ -186,52 +233,106 @@ _WEIGHTS: dict[str, _Draw] = {
 # ---------------------------------------------------------------------------------------------------- integers
 
 
-PLAIN_INTEGERS = (0, 7)  # between which integer inputs lie that index nothing
+@dataclass(frozen=True)
+class Integers:
+    """What an integer input is drawn from: any number between two, and some at which something changes.
+
+    turning: around what the values are compared with, and the ends; all of them are legal.
+    """
+
+    least: int = -8
+    greatest: int = 7
+    turning: tuple[int, ...] = (-8, -1, 0, 1, 7)
 
 
-def _indices(
-    shape: tuple[int, ...], least: int, greatest: int, distribution: str, generator: torch.Generator
-) -> torch.Tensor:
+TURNING_SHARE = 0.25  # of the values that are drawn from these
+AROUND = 8  # so far beyond what they are compared with integers may lie
+MORE = 8  # values outside its range that an index may take as well: -100, where a label says "none"
+RUN = 4  # equal values in a row, where they are repeated
+
+
+def _integers(shape: tuple[int, ...], of: Integers, distribution: str, generator: torch.Generator) -> torch.Tensor:
     if distribution in ("zeros", "ones"):
-        value = min(max(int(distribution == "ones"), least), greatest)
+        value = min(max(int(distribution == "ones"), of.least), of.greatest)
         return torch.full(shape, value, dtype=torch.int64)
     if distribution == "extreme":  # only the first and the last row
-        return torch.randint(2, shape, generator=generator) * (greatest - least) + least
-    return torch.randint(least, greatest + 1, shape, generator=generator)
+        return torch.randint(2, shape, generator=generator) * (of.greatest - of.least) + of.least
+    drawn = torch.randint(of.least, of.greatest + 1, shape, generator=generator)
+    turning = torch.tensor(of.turning)[torch.randint(len(of.turning), shape, generator=generator)]
+    drawn = torch.where(torch.rand(shape, generator=generator) < TURNING_SHARE, turning, drawn)
+    if distribution == "offset" and shape:
+        return drawn.sort().values
+    if distribution == "onehot" and shape:
+        return drawn[..., ::RUN].repeat_interleave(RUN, -1)[..., : shape[-1]]
+    return drawn
 
 
-def _index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The least and the greatest value of each integer input that reaches a gather's index.
+def _integer_inputs(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Integers]:
+    """What each integer input is drawn from.
 
-    With every input in its range all indices lie in their tables; one input after the other gets as wide a range as
-    those before it leave.
+    What reaches a gather's index lies where all indices lie in their tables; one input after the other gets as wide a
+    range as those before it leave.  Other inputs lie around all that their values are compared with.
     """
-    found: dict[str, tuple[int, int]] = {}
+    whole = [t for t in graph.inputs if t.dtype in WHOLE]
     looked_up = [(index, _rows(table, sizes), reaching(graph, index)) for _, index, table in indices(graph)]
-    whole = [t.name for t in graph.inputs if t.dtype in WHOLE and any(t.name in inputs for _, _, inputs in looked_up)]
+    indexing = [t.name for t in whole if any(t.name in inputs for _, _, inputs in looked_up)]
+    legal: dict[str, list[tuple[int, int]]] = {}  # by input that reaches an index: between what its values may lie
 
-    def ends(index: str, name: str, least: int, greatest: int) -> tuple[int | None, int | None]:
-        given: dict[str, Interval] = {**dict.fromkeys(whole, (0, 0)), **found, name: (least, greatest)}
-        low, high = interval(graph, index, given)
+    def ends(value: str, given: Mapping[str, tuple[int, int]]) -> tuple[int | None, int | None]:
+        low, high = interval(graph, value, {**dict.fromkeys(indexing, (0, 0)), **given})
         return None if low is None else evaluate(low, sizes), None if high is None else evaluate(high, sizes)
 
     def inside(name: str, least: int, greatest: int) -> bool:
-        for index, rows, inputs in looked_up:
-            low, high = ends(index, name, least, greatest)
-            if name in inputs and not (low is not None and high is not None and low >= 0 and high < rows):
-                return False
+        """Whether all indices are, wherever the inputs that have a range already lie."""
+        others = [[(other, one) for one in some] for other, some in legal.items() if other != name]
+        for given in itertools.product(*others):
+            for index, rows, inputs in looked_up:
+                low, high = ends(index, {**dict(given), name: (least, greatest)})
+                if name in inputs and not (low is not None and high is not None and low >= 0 and high < rows):
+                    return False
         return True
 
-    for name in whole:
+    for name in indexing:
         reached = [(index, rows) for index, rows, inputs in looked_up if name in inputs]
         most = max(rows for _, rows in reached)
-        starts = {0, *(-low for index, _ in reached if (low := ends(index, name, 0, 0)[0]) is not None)}
-        ranges = []
+        starts = {0, *(-low for index, _ in reached if (low := ends(index, {name: (0, 0)})[0]) is not None)}
+        spans = []
         for least in starts:
             span = bisect_left(range(most + 1), True, key=lambda more: not inside(name, least, least + more)) - 1
-            ranges += [(span, least)] if span >= 0 else []
-        span, least = max(ranges, default=(0, 0))
-        found[name] = (least, least + span)
+            spans += [(span, least)] if span >= 0 else []
+        span, least = max(spans, default=(0, 0))
+        legal[name] = [(least, least + span)]
+    found: dict[str, Integers] = {}
+    for tensor in whole:
+        name = tensor.name
+        bits = 31 if tensor.dtype == "i32" else 63
+        turning = {t for t in _turning(graph, name, ends) if -(2**bits) < t < 2**bits}
+        if name in indexing:
+            ((least, greatest),) = legal[name]
+            more = sorted(t for t in turning if not least <= t <= greatest and inside(name, t, t))[:MORE]
+            legal[name] += [(t, t) for t in more]
+            turning = {least, greatest, *more, *(t for t in turning if least <= t <= greatest)}
+        else:
+            turning |= set(Integers.turning)
+            least, greatest = min(turning), max(turning)
+        found[name] = Integers(least, greatest, tuple(sorted(turning)))
+    return found
+
+
+_Ends = Callable[[str, Mapping[str, tuple[int, int]]], tuple["int | None", "int | None"]]
+
+
+def _turning(graph: Graph, name: str, ends: _Ends) -> set[int]:
+    """Values of an input around those at which a comparison turns, as if what is compared were linear in it."""
+    found: set[int] = set()
+    for mine, other in held_against(graph, name):
+        (at_0, _), (at_1, _) = (ends(mine, {name: (one, one)}) for one in (0, 1))
+        if at_0 is None or at_1 is None or at_0 == at_1:
+            continue
+        for end in ends(other, {name: (0, 0)}):
+            if end is not None:
+                near = (end - at_0) // (at_1 - at_0)
+                found |= {near - AROUND, near - 1, near, near + 1, near + 2, near + AROUND}
     return found
 
 

@@ -18,6 +18,7 @@ from .ops import OPS
 Interval = tuple[Expr | None, Expr | None]  # the least and the greatest value
 UNKNOWN: Interval = (None, None)
 WHOLE = ("i32", "i64")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def interval(graph: Graph, name: str, given: Mapping[str, Interval]) -> Interval:
@@ -49,6 +50,17 @@ def reaching(graph: Graph, name: str) -> set[str]:
     return {t.name for t in graph.inputs} & seen
 
 
+def held_against(graph: Graph, name: str) -> list[tuple[str, str]]:
+    """(what is computed from the input ``name``, what it is compared with) of each comparison, minimum and maximum."""
+    found = []
+    for node in graph.nodes:
+        if node.op in (*COMPARISONS, "minimum", "maximum"):
+            for mine, other in (node.args, reversed(node.args)):
+                if name in reaching(graph, mine) and name not in reaching(graph, other):
+                    found.append((mine, other))
+    return found
+
+
 def _node(node: Node, args: list[Interval]) -> Interval:
     if node.op in ("const", "dim"):
         number = node.attr("value") if node.op == "const" else node.attr("expr")
@@ -58,6 +70,8 @@ def _node(node: Node, args: list[Interval]) -> Interval:
         return 0, build("-", node.attr("n"), 1)
     if OPS[node.op].kind == "view" or (node.op == "cast" and node.dtype in WHOLE) or node.op == "gather":
         return args[0]
+    if node.op in COMPARISONS:
+        return _compared(node.op, args)
     rule = _RULES.get(node.op)
     return UNKNOWN if rule is None or (node.dtype not in WHOLE and node.shape != ()) else rule(args)
 
@@ -114,6 +128,30 @@ def _maximum(args: list[Interval]) -> Interval:
     return _both("max", a, c) if a is not None and c is not None else c if a is None else a, _both("max", b, d)
 
 
+def _compared(op: str, args: list[Interval]) -> Interval:
+    """1 where the comparison holds for all values, 0 where for none."""
+    (a, b), (c, d) = args
+    if op in ("gt", "ge"):
+        return _compared("lt" if op == "gt" else "le", [args[1], args[0]])
+    if op in ("lt", "le"):
+        comparison, opposite = ("<", ">=") if op == "lt" else ("<=", ">")
+        if b is not None and c is not None and decide(comparison, b, c):
+            return 1, 1
+        return (0, 0) if a is not None and d is not None and decide(opposite, a, d) else (0, 1)
+    apart = (b is not None and c is not None and decide("<", b, c)) or (
+        a is not None and d is not None and decide(">", a, d)
+    )
+    same = a is not None and all(other is not None and decide("==", a, other) for other in (b, c, d))
+    if not apart and not same:
+        return 0, 1
+    holds = int(bool(same) == (op == "eq"))
+    return holds, holds
+
+
+def _where(args: list[Interval]) -> Interval:
+    return args[1] if args[0] == (1, 1) else args[2] if args[0] == (0, 0) else _hull(args[1:])
+
+
 def _hull(args: list[Interval]) -> Interval:
     least, greatest = args[0]
     for a, b in args[1:]:
@@ -124,7 +162,7 @@ def _hull(args: list[Interval]) -> Interval:
 _RULES = {
     "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "abs": _abs, "square": lambda args: _mul([*args, *args]),
     "relu": lambda args: _maximum([args[0], (0, 0)]), "minimum": _minimum, "maximum": _maximum, "max": _hull,
-    "where": lambda args: _hull(args[1:]), "concat": _hull,
+    "where": _where, "concat": _hull,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from evaluator.judging.inputs import OFFSET_SIGMAS, distributions, draw
 from evaluator.judging.sizes import ELEMENTS, MAX_WORK, judged_sizes, output_elements, tiles, work
 from kernels_generated.runtime.expr import evaluate, holds
 from kernels_generated.runtime.plan import Guard, Launch, LaunchPlan
+from knowledge_base.snf import parse
 from knowledge_base.snf.everyday import NAMES, everyday
 
 SMALL = {
@@ -102,6 +103,60 @@ def test_tokens_always_lie_inside_the_table(seed: int, name: str) -> None:
     assert tokens.dtype == torch.int64
     assert int(tokens.min()) >= 0
     assert int(tokens.max()) < sizes["V"]
+
+
+def test_half_of_the_rows_are_small_and_the_others_smaller() -> None:
+    values = draw(everyday("linear").graph, {"M": 64, "N": 256, "K": 256}, "small", 3)
+    x = values["x"].double()
+    assert x[:32].std() == pytest.approx(2.0**-10, rel=0.1)
+    assert x[32:].std() == pytest.approx(2.0**-20, rel=0.1)
+    assert values["b"].double().std() == pytest.approx(2.0**-10, rel=0.2)
+    assert values["w"].double().std() == pytest.approx(1 / 16, rel=0.05)  # what is summed is small enough
+
+
+@pytest.mark.parametrize("text", ["x: f32[M, N]\ny = Softmax(x)", "x: f32[M, N]\ny = exp(square(x))",
+                                  "x: bf16[M, N]\nk: bf16[M, N]\ny = Softmax(x @ k.T / sqrt(N))"])  # fmt: skip
+def test_what_is_exponentiated_has_maxima_from_ten_to_a_thousand(text: str) -> None:
+    graph = parse(f"M, N = 400, 64\n{text}")
+    x, k = (draw(graph, graph.sizes, "large", 3).get(name, torch.zeros(1, 1)).double() for name in ("x", "k"))
+    top = (x @ k.T / 8 if "k.T" in text else x.square() if "square" in text else x).amax(1)
+    assert top.quantile(0.05) < 90
+    assert top.quantile(0.9) > 250
+    assert top.max() < 5000
+
+
+def integers(text: str) -> dict[str, list[int]]:
+    graph = parse(text)
+    drawn = [draw(graph, graph.sizes, "normal", seed) for seed in range(20)]
+    return {t.name: sorted({int(v) for d in drawn for v in d[t.name].reshape(-1)}) for t in graph.inputs}
+
+
+def test_integers_lie_around_all_that_they_are_compared_with_and_below_zero() -> None:
+    text = "T, V = 50, 1000\nt: i64[T]\nx: f32[T]\ny = Where(t == -100, 0, Where(2*t < V, x, 1))"
+    found = integers(text)["t"]
+    assert {-101, -100, -99, -1, 0, 1, 499, 500, 501} <= set(found)
+    assert found[0] < -100
+    assert found[-1] > 501
+    assert len([t for t in found if 1 < t < 498]) > 100
+    alone = integers("T = 50\nt: i32[T]\nx: f32[T]\ny = x * t")["t"]
+    assert (alone[0], alone[-1]) == (-8, 7)
+
+
+def test_an_index_takes_its_ends_and_the_labels_beyond_them_that_are_legal() -> None:
+    text = "T, V, C = 50, 90, 4\nt: i64[T]\nw: bf16[V, C]\ny = Gather(w, Where(t == -100, 0, t))"
+    found = integers(text.replace("bf16", "f32"))["t"]
+    assert found[:2] == [-100, 0]
+    assert found[-1] == 89
+    assert integers("T, V, C = 50, 90, 4\nt: i64[T]\nw: f32[V, C]\ny = Gather(w, t)")["t"][0] == 0
+
+
+def test_integers_are_sorted_in_one_distribution_and_repeated_in_another() -> None:
+    graph = parse("T, C = 64, 4\nt: i64[T]\nw: f32[T, C]\ny = Gather(w, t)")
+    t = draw(graph, graph.sizes, "offset", 1)["t"]
+    assert torch.equal(t, t.sort().values)
+    runs = draw(graph, graph.sizes, "onehot", 1)["t"].reshape(-1, 4)
+    assert torch.equal(runs, runs[:, :1].expand(-1, 4))
+    assert len(runs[:, 0].unique()) > 4
 
 
 # ---------------------------------------------------------------------------------------------------- sizes

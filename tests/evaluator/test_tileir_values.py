@@ -392,9 +392,9 @@ def test_what_flushes_subnormals_or_is_approximate_errs_as_documented(lab: Lab) 
 @covers("divf", "tanh")
 def test_approximations_are_exact_where_they_must_be_and_the_same_for_the_same_operands(lab: Lab) -> None:
     mode = "rounding_mode=ct.RoundingMode.APPROX"
-    x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 9.0, 0.7, 0.7])
+    x = torch.tensor([-0.0, math.inf, math.nan, 8.0, -1e30, 6.0, 0.7, 0.7])
     got = lab.evaluate(f"ct.tanh(a, {mode})", x, out=torch.float32)
-    same(got[:5], [0.0, -0.0, 1.0, -1.0, math.nan], "tanh")
+    same(got[:5], [-0.0, 1.0, math.nan, 1.0, -1.0], "tanh")
     assert 0.999 < got[5] <= 1
     assert got[6] == got[7] != math.tanh(0.7)
     a = torch.tensor([1.0, 1.0, -1.0, math.inf, 0.0, 1.0, 3.0, 3.0])

@@ -21,7 +21,8 @@ from knowledge_base.snf.task import constraints
 
 HEAD = "P, T, C = 9, 4, 3\nw: f32[P, C]\nt: i64[T]\nu: i64[T]\n"
 STEPS = ("{} + {}", "{} - {}", "{} * {}", "Minimum({}, {})", "Maximum({}, {})", "Where(t > u, {}, {})",
-         "-{}", "abs({})", "square({})", "ReLU({})", "Cast({}, i32)")  # fmt: skip
+         "-{}", "abs({})", "square({})", "ReLU({})", "Cast({}, i32)", "Where({} <= {}, t, u)", "Where({} == 3, {}, t)",
+         "Where({} != {}, u, t)", "Where({} > {}, 1, t)")  # fmt: skip
 
 
 @st.composite
@@ -51,7 +52,8 @@ def test_every_value_lies_in_its_interval(text: str, least: int, span: int, seed
     assert high is None or int(made.max()) <= evaluate(high, graph.sizes)
 
 
-INDICES = ["t", "t + 2", "t - 1", "3*t + u", "t * t", "P - 1 - t", "Where(t == -100, 0, t)", "t + Range(T)",
+INDICES = ["Where(t == -100, u, t)", "Where(t < 0, 0, Minimum(t, P - 1))",
+           "t", "t + 2", "t - 1", "3*t + u", "t * t", "P - 1 - t", "Where(t == -100, 0, t)", "t + Range(T)",
            "Minimum(Maximum(t * u, 0), P - 1)", "Range(T) + 2", "P - 1 - Range(T)", "Range(2*T)"]  # fmt: skip
 
 
