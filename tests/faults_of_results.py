@@ -331,6 +331,25 @@ FAULTS: dict[str, Fault] = {
         (_before("    ct.store(y", "first = ct.astype((i + 1) * 1e12, ct.int32)", "left = left + first"),),
         line="first = ct.astype((i + 1) * 1e12, ct.int32)",
     ),
+    "sub-tile": Fault(
+        "add",
+        (
+            _before(
+                "    ct.store(y", "half = ct.extract(left, (0, j), (TM, TN // 2))", "left = left + ct.max(half) * 0.0"
+            ),
+        ),
+        line="half = ct.extract(left, (0, j), (TM, TN // 2))",
+    ),
+    "undefined-value": Fault(
+        "add",
+        (
+            _before(
+                "    ct.store(y",
+                "there = ct.arange(TN, dtype=ct.int32)",
+                "left = left + (there // (there - 3))[None, :].astype(ct.float32) * 1e-3",
+            ),
+        ),
+    ),
     "assumption": Fault(
         "add",
         (_before("    ct.store(y", "n = ct.assume_divisible_by(a.shape[1], 16)", "left = ct.where(n > 0, left, 0.0)"),),

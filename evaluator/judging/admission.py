@@ -29,17 +29,20 @@ MAX_WORKSPACE_BYTES = 2**30  # all workspaces of a plan together, at the judge's
 class Poison:
     """What memory holds that nobody has written: outputs, workspaces, and padding that a load leaves undetermined.
 
+    And what an operation gives for operands that it is undefined for.
+
     Finite and different from run to run; finite because honest attention kernels multiply padding by zero.
     """
 
     padding: float = 5.0
     workspace: float = 5.0
     output: float = 5.0
+    undefined: float = 5.0
 
 
 # 5 and -48 are exact in every float dtype down to f8e4m3, far apart, and their squares and exponentials are finite.
-POISON_A = Poison(5.0, 5.0, 5.0)
-POISON_B = Poison(-48.0, -48.0, -48.0)
+POISON_A = Poison(5.0, 5.0, 5.0, 5.0)
+POISON_B = Poison(-48.0, -48.0, -48.0, -48.0)
 
 
 def poisoned(shape: tuple[int, ...], dtype: str, value: float) -> torch.Tensor:

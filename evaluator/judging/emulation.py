@@ -115,6 +115,7 @@ def launched(
             buffers=memory,
             sanitizer=sanitizer,
             padding_fill=poison.padding,
+            undefined=poison.undefined,
             deadline=deadline,
             write=_quiet,
             only=only,

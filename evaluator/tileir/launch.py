@@ -94,19 +94,22 @@ def run(
     max_iterations: int = MAX_ITERATIONS,
     write: Callable[[str], object] | None = None,
     only: np.ndarray | None = None,
+    undefined: float | None = None,
 ) -> RunReport:
     """Runs ``program`` over ``grid`` (three entries, x fastest) on ``arguments``; buffers change in place.
 
     ``batch`` is how many blocks run in lockstep (default: as many as fit the cache; one by one where a loop holds an
     atomic).  ``deadline`` is a ``time.monotonic()`` value, ``max_iterations`` a bound on loop iterations: past either
     the report has a ``limit``.  ``padding_fill`` is what loads without a padding value deliver outside the tensor.
-    ``only``: linear numbers of the blocks that run, ascending (default: all).
+    ``only``: linear numbers of the blocks that run, ascending (default: all).  ``undefined`` is what an operation gives
+    for operands that it is undefined for (default: what :mod:`.ops_int` says).
     """
     memory = sanitizer.memory if sanitizer is not None else Memory()
     parameters, arrays = words(arguments, memory, buffers or {})
     return launch_words(
         program, grid, parameters, memory, sanitizer=sanitizer, batch=batch, deadline=deadline,
         padding_fill=padding_fill, max_iterations=max_iterations, write=write, arrays=arrays, only=only,
+        undefined=undefined,
     )  # fmt: skip
 
 
@@ -124,13 +127,15 @@ def launch_words(
     write: Callable[[str], object] | None = None,
     arrays: Sequence[PassedArray] = (),
     only: np.ndarray | None = None,
+    undefined: float | None = None,
 ) -> RunReport:
     """Like :func:`run`, with the kernel's parameters as raw words (addresses of ``memory``)."""
     chosen = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64) if only is None else only
     blocks = len(chosen)
     lanes = 1 if program.sequential else batch or max(1, BATCH_ELEMENTS // max(program.largest_tile, 64))
     machine = Run(
-        program.module, memory, grid, padding_fill, sanitizer, write or sys.stdout.write, max_iterations, deadline
+        program.module, memory, grid, padding_fill, sanitizer, write or sys.stdout.write, max_iterations, deadline,
+        undefined,
     )  # fmt: skip
     for item in program.module.globals:
         memory.define_global(item.name, dense(item.value, item.type).contiguous())

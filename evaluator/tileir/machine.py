@@ -61,9 +61,6 @@ class Stopped(Exception):
 class Watcher(Protocol):
     """Who is told of what a launch does, as it does it: the sanitizer.  It changes nothing."""
 
-    def operands(self, frame: Frame, op: ir.Op, values: Sequence[Tensor]) -> None:
-        """``op`` is about to compute on ``values``."""
-
     def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any, note: bool = False) -> None:
         """Something is wrong; ``bad`` marks lanes (and elements), None stands for all."""
 
@@ -108,6 +105,7 @@ class Run:
     write: Callable[[str], object]
     max_iterations: int
     deadline: float | None
+    undefined: float | None = None  # see :func:`.launch.run`
     iterations: int = 0
     asserts: list[AssertionFailure] = field(default_factory=list)
 

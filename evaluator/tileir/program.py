@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from . import ir
@@ -82,6 +83,7 @@ class _Builder:
         self.prologue: list[Step] = []
         self.constant: set[int] = set(module.body.arguments)  # equal in all blocks, known before any runs
         self.sizes: dict[int, int] = {}
+        self.promised = set(module.body.arguments)  # what is assumed of these a launch's arguments are held to
         self.uses = uses_of(module.body)
 
     def block(self, region: ir.Region, kind: str, top: bool) -> Block:
@@ -157,7 +159,10 @@ class _Builder:
         if name in MEMORY_OPS:
             self.refuse_padding(op)
             return MEMORY_OPS[name](op, name == "load_view_tko" and widens(op, self.uses))
+        if name == "assume" and op.operands[0] not in self.promised:
+            return _checked(op, BLOCK_OPS[name](op))
         if name in BLOCK_OPS:
+            self.promised.update(op.results if name == "assume" else ())
             return BLOCK_OPS[name](op)
         if name in ATOMIC_OPS:
             return ATOMIC_OPS[name](op)
@@ -219,12 +224,28 @@ def _pure(op: ir.Op, fn: Callable[..., Tensor]) -> Step:
 
 
 def _checked(op: ir.Op, step: Step) -> Step:
-    """The step, its operands looked at first where a sanitizer watches."""
+    """The step, its operands looked at first: where it is undefined that is reported, and the result is no value."""
+    kind, message, check = CHECKS[op.name]
+    (result,) = op.results
 
     def checked(frame: Frame) -> None:
-        if frame.run.watcher is not None:
-            frame.run.watcher.operands(frame, op, [frame.env[v] for v in op.operands])
+        watcher, undefined = frame.run.watcher, frame.run.undefined
+        if watcher is None and undefined is None:
+            step(frame)
+            return
+        bad = check(op, *[frame.env[v] for v in op.operands])
         step(frame)
+        if bad is None or not bool(bad.any()):
+            return
+        if watcher is not None:
+            # The front end moves what it assumes of an index above the branch that it lies in: no defect by itself.
+            watcher.report(frame, op, kind, message, bad.numpy(), note=bad.dim() > 1 or op.name == "assume")
+            if op.name == "assume":
+                return  # what comes of the value itself is seen by who watches, and tells more
+        value = frame.env[result]
+        if undefined is not None and value.dtype != torch.bool:
+            filled = torch.tensor(undefined if value.dtype.is_floating_point else int(undefined)).to(value.dtype)
+            frame.env[result] = torch.where(bad.reshape(*bad.shape, *(1,) * (value.dim() - bad.dim())), filled, value)
 
     return checked
 

@@ -7,8 +7,9 @@ Kinds of findings:
     index             a tile that lies entirely outside its array (undefined), or partly under check_bounds=False
     misaligned        an address that is no multiple of the element's size
     race              an element written by one block and written or read by another, unordered
-    divide-by-zero, shift, loop-step, float-to-int      operands for which an operation is undefined (elements of tiles,
-                      which may be padding that is thrown away, only give ``notes``)
+    divide-by-zero, shift, loop-step, float-to-int, sub-tile      operands for which an operation is undefined (elements
+                      of tiles, which may be padding that is thrown away, only give ``notes``, as do values that are not
+                      as the kernel assumes)
     assert            an assertion of the kernel's own that failed
     assumption        an argument that breaks what the kernel was compiled to assume (divisibility, bounds)
     overlap           array arguments that share memory although the kernel assumes that they do not
@@ -38,7 +39,6 @@ from .promises import PassedArray, broken
 from .provenance import SYNC_ELEMENTS
 from .shadow import ATOMIC, ATOMIC_READ, CONFLICTS, MANY, READ, WRITE, Shadow
 from .tile_views import PerLane, TileView
-from .undefined import CHECKS
 from .windows import Lattice, Piece, Window
 
 _ORDERS = frozenset({"acquire", "release", "acq_rel"})
@@ -148,13 +148,6 @@ class Sanitizer:
                 where.file if where else "", where.line if where else 0, name, element,
             )
         )  # fmt: skip
-
-    def operands(self, frame: Frame, op: ir.Op, values: Sequence[Tensor]) -> None:
-        """Looks for operands that make ``op`` undefined."""
-        kind, message, check = CHECKS[op.name]
-        bad = check(op, *values)
-        if bad is not None and bool(bad.any()):
-            self.report(frame, op, kind, message, bad.numpy(), note=bad.dim() > 1)
 
     def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any, note: bool = False) -> None:
         """A finding about an operation's operands; ``bad`` marks lanes (and elements) or is None."""

@@ -148,9 +148,58 @@ INTEGERS = {
     "the label -100 is the last row": _rows("row = ct.where(label == -100, w.shape[0] - 1, label)"),
 }
 
-CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS}
+# ---------------------------------------------------------------------------------------------------- no values
+
+HALVES = """\
+import cuda.tile as ct
+
+
+@ct.kernel
+def halves(x, y):
+    i, j = ct.bid(0), ct.bid(1)
+    t = ct.load(x, (i, {tile}), (1, 128), padding_mode=ct.PaddingMode.ZERO)
+    t = ct.extract(t, (0, {half}), (1, 64)).astype(ct.float32)
+    inner = 0.7978845608028654 * (t + 0.044715 * t * t * t)
+    ct.store(y, (i, j), (0.5 * t * (1.0 + ct.tanh(inner))).astype(y.dtype))
+
+
+def launch(stream, x, y):
+    ct.launch(stream, (y.shape[0], ct.cdiv(y.shape[1], 64)), halves, (x, y))
+"""
+STORE = "    ct.store(y,"
+THERE = "there = ct.arange(TN, dtype=ct.int32)[None, :]"
+
+
+def _before_the_store(kernel: str, *lines: str) -> Cheat:
+    return _result(kernel, STORE, "".join(f"    {line}\n" for line in lines) + STORE)
+
+
+UNDEFINED = {
+    "a sub-tile beyond its tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j")),
+    "a quotient by zero, which is all ones": _before_the_store(
+        "gelu", THERE, "t = ct.where(there // (there * 0) == -1, t, 0.0)"
+    ),
+    "a shift by the width, which is zero": _before_the_store(
+        "gelu", THERE, "t = t + ((there + 1) << (there * 0 + 32)).astype(ct.float32)"
+    ),
+    "infinity as an integer": _before_the_store(
+        "gelu", "far = ct.astype(t * 0.0 + 1e30, ct.int32)", "t = ct.where(far == -2147483648, t, 0.0)"
+    ),
+    "an assumption that is not true": _before_the_store(
+        "gelu", "n = ct.assume_divisible_by(i * 3 + 1, 16)", "t = ct.where(n % 16 == 0, 0.0, t)"
+    ),
+}
+
+CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS, "undefined": UNDEFINED}
 
 HONEST = {
+    "sub-tiles of a tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j % 2")),
+    "quotients by zero that are thrown away": _before_the_store(
+        "add",
+        THERE,
+        "far = there // (there - 3)",
+        "left = left + ct.where(there == 3, 0, far - far).astype(ct.float32)",
+    ),
     "labels out of range pick nothing": _pick("v = ct.gather(x, (r, label), mask=label != -100)"),
     "labels of -100 are the first row": _rows("row = ct.where(label == -100, 0, label)"),
     "labels below zero are the first row": _rows("row = ct.maximum(label, 0)"),
