@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help run test errors attack check setup setup-test bench clean
+.PHONY: help run test errors attack replay check setup setup-test bench clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ errors: $(VENV)/.installed-test  ## the whole error table: each class is found, 
 
 attack: $(VENV)/.installed-test  ## every cheat is rejected, every honest kernel accepted, on three seeds (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m attack --numprocesses auto --dist worksteal tests/adversarial $(ARGS)
+
+replay: $(VENV)/.installed-test  ## the recording that ships, replayed whole and held to what it should say (a minute)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m replay tests/agent/test_recording.py $(ARGS)
 
 check: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -29,7 +29,8 @@ MAX_WORKSPACE_BYTES = 2**30  # all workspaces of a plan together, at the judge's
 class Poison:
     """What memory holds that nobody has written: outputs, workspaces, and padding that a load leaves undetermined.
 
-    And what an operation gives for operands that it is undefined for.
+    And what else is open from run to run: what an operation gives for operands that it is undefined for, and the order
+    of blocks (0: ascending; others are seeds of a shuffle).
 
     Finite and different from run to run; finite because honest attention kernels multiply padding by zero.
     """
@@ -38,11 +39,12 @@ class Poison:
     workspace: float = 5.0
     output: float = 5.0
     undefined: float = 5.0
+    order: int = 0
 
 
 # 5 and -48 are exact in every float dtype down to f8e4m3, far apart, and their squares and exponentials are finite.
 POISON_A = Poison(5.0, 5.0, 5.0, 5.0)
-POISON_B = Poison(-48.0, -48.0, -48.0, -48.0)
+POISON_B = Poison(-48.0, -48.0, -48.0, -48.0, order=1)
 
 
 def poisoned(shape: tuple[int, ...], dtype: str, value: float) -> torch.Tensor:

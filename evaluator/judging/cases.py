@@ -1,9 +1,10 @@
 """One case on a machine: an executable at one size on one set of inputs, with two poisons in turn where asked.
 
 What nobody has written holds a finite poison: outputs, workspaces, padding that a load leaves undetermined, and what an
-operation gives where it is undefined.  Two runs that differ in nothing but the poison must give equal bits; the
-emulator runs blocks in a fixed order, so any difference comes from what the kernel should not have used.
-:func:`run_case` then says which.  On a GPU nobody orders floating-point atomics: there both runs must pass instead.
+operation gives where it is undefined.  Two runs that differ in nothing but the poison, and in the order of blocks where
+these could tell each other something, must give equal bits; so any difference comes from what the kernel should not
+have used.  :func:`run_case` then says which.  On a GPU nobody orders floating-point atomics: there both runs must pass
+instead.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _blame(executable: Executable, sizes: Sizes, expected: Expected, buffer: str
         same = executable.run(expected.inputs, sizes, POISON_A, sanitize=False)[buffer]
         if not same_bits(base, same):
             return reject(Status.UNSAFE, "not-deterministic", message)
-    for kind in ("output", "workspace", "padding", "undefined"):
+    for kind in ("output", "workspace", "padding", "undefined", "order"):
         poison = Poison(**{k: getattr(POISON_B if k == kind else POISON_A, k) for k in Poison.__dataclass_fields__})
         try:
             other = executable.run(expected.inputs, sizes, poison, sanitize=False)[buffer]
@@ -113,6 +114,9 @@ def _accuse(
     elif kind == "workspace":
         error_class = "uninitialised"
         message = f"{place} depends on uninitialised workspace: {values}"
+    elif kind == "order":
+        error_class = "not-deterministic"
+        message = f"{place} differs between two runs on the same inputs, whose blocks run in another order: {values}"
     elif kind == "undefined":
         error_class = "undefined-value"
         message = f"{place} depends on what an operation gives for operands that it is undefined for: {values}"

@@ -9,6 +9,7 @@ Values are the judge's business; so is what a finding means for a verdict.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Mapping
@@ -18,7 +19,17 @@ import numpy as np
 import torch
 
 from evaluator.kernel import Kernel, refusal
-from evaluator.tileir import ArgumentError, Program, RunReport, Sanitizer, TileIRError, Unsupported, run
+from evaluator.tileir import (
+    ATOMIC_OPS,
+    ArgumentError,
+    Program,
+    RunReport,
+    Sanitizer,
+    TileIRError,
+    Unsupported,
+    run,
+    walk,
+)
 from kernels_generated.runtime.bound import BoundLaunch
 from kernels_generated.runtime.plan import Fill, Launchable, LaunchPlan
 from knowledge_base.records import Finding, Status
@@ -27,6 +38,7 @@ from .admission import POISON_A, Poison, admit, workspaces
 from .cover import text
 from .rejection import Rejected, reject
 
+PATIENCE = 10_000  # loop iterations that blocks in another order may take which wait for each other
 MAX_BLOCKS = 2**20  # of one launch at the judge's sizes: they need thousands, and a million takes minutes
 
 
@@ -94,6 +106,13 @@ def emulate(
     return tuple(findings)
 
 
+@functools.lru_cache(maxsize=256)
+def _tells(program: Program) -> bool:
+    """Whether blocks can tell each other something: by atomics, but not by sums of floats alone, which only round."""
+    modes = [op.attrs.get("mode") for op in walk(program.module.body) if op.name in ATOMIC_OPS]
+    return bool(modes) and "addf" not in modes
+
+
 def launched(
     program: Program,
     launch: BoundLaunch,
@@ -107,8 +126,12 @@ def launched(
     """What launch number ``index`` did; ``only``: the blocks that run.  Raises Rejected where it was stopped."""
     if deadline is not None and time.monotonic() > deadline:
         raise reject(Status.TIMEOUT, "too-slow", f"the time allowed was over before launch {index}")
-    try:
-        report = run(
+    order = poison.order if _tells(program) else 0
+    before = {name: tensor.clone() for name, tensor in memory.items()} if order and program.sequential else {}
+    limits = {"max_iterations": PATIENCE} if before else {}
+
+    def runs(order: int, limits: dict[str, int]) -> RunReport:
+        return run(
             program,
             launch.grid,
             launch.arguments,
@@ -119,7 +142,16 @@ def launched(
             deadline=deadline,
             write=_quiet,
             only=only,
+            order=order,
+            **limits,
         )
+
+    try:
+        report = runs(order, limits)
+        if before and report.limit is not None:  # a block waits for one that comes later here: that says nothing
+            for name, tensor in before.items():
+                memory[name].copy_(tensor)
+            report = runs(0, {})
     except ArgumentError as error:
         raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
     except Unsupported as error:

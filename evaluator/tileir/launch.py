@@ -25,6 +25,7 @@ from .sanitizer import Sanitizer, Violation
 # ones pay for the interpreter (benchmarks/emulator.py).
 BATCH_ELEMENTS = 1 << 19
 MAX_ITERATIONS = 50_000_000
+SHUFFLED = 8  # batches at least, where blocks are shuffled: within one they go on together
 
 
 Argument = Array | Scalar
@@ -95,6 +96,7 @@ def run(
     write: Callable[[str], object] | None = None,
     only: np.ndarray | None = None,
     undefined: float | None = None,
+    order: int = 0,
 ) -> RunReport:
     """Runs ``program`` over ``grid`` (three entries, x fastest) on ``arguments``; buffers change in place.
 
@@ -102,14 +104,15 @@ def run(
     atomic).  ``deadline`` is a ``time.monotonic()`` value, ``max_iterations`` a bound on loop iterations: past either
     the report has a ``limit``.  ``padding_fill`` is what loads without a padding value deliver outside the tensor.
     ``only``: linear numbers of the blocks that run, ascending (default: all).  ``undefined`` is what an operation gives
-    for operands that it is undefined for (default: what :mod:`.ops_int` says).
+    for operands that it is undefined for (default: what :mod:`.ops_int` says).  ``order``: 0, or the seed of a shuffle
+    of the blocks.
     """
     memory = sanitizer.memory if sanitizer is not None else Memory()
     parameters, arrays = words(arguments, memory, buffers or {})
     return launch_words(
         program, grid, parameters, memory, sanitizer=sanitizer, batch=batch, deadline=deadline,
         padding_fill=padding_fill, max_iterations=max_iterations, write=write, arrays=arrays, only=only,
-        undefined=undefined,
+        undefined=undefined, order=order,
     )  # fmt: skip
 
 
@@ -128,6 +131,7 @@ def launch_words(
     arrays: Sequence[PassedArray] = (),
     only: np.ndarray | None = None,
     undefined: float | None = None,
+    order: int = 0,
 ) -> RunReport:
     """Like :func:`run`, with the kernel's parameters as raw words (addresses of ``memory``)."""
     chosen = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64) if only is None else only
@@ -150,8 +154,11 @@ def launch_words(
         try:
             for step in program.prologue:
                 step(first)
+            if order:
+                chosen = np.random.default_rng(order).permutation(chosen)
+                lanes = min(lanes, -(-blocks // SHUFFLED))
             for start in range(0, blocks, lanes):
-                ids = chosen[start : start + lanes]
+                ids = np.sort(chosen[start : start + lanes])
                 machine.check_time()
                 program.body.run(Frame(machine, ids, list(env)))
         except Stopped as stop:

@@ -22,7 +22,7 @@ operation and buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,7 +207,7 @@ class Sanitizer:
         shadow = self._shadow(allocation, size, access)
         if shadow is None or not found:
             return
-        rows, shared = _row_blocks(frame.ids, lattice, lane)
+        rows, shared = _row_blocks(frame.ids, lattice, lane, self._several)
         if shared is not None and access == WRITE:
             _, first = shared
             message = f"blocks write the same tile of {_quote(allocation)}: each needs its own, or atomics"
@@ -225,20 +225,28 @@ class Sanitizer:
             if kind not in shadow.marks:
                 continue
             marks = view(shadow.mark(kind))
-            bad = (marks != 0) & (marks != me)
+            bad = (marks != 0) & ((marks != me) | (marks < 0))  # of several blocks none is alone
             if not bad.any():
                 continue
             self._conflict(op, allocation, shadow, access, kind, bad, marks, me, view, place)
         mine = view(shadow.mark(access))
-        if access == WRITE:
-            mine.copy_(me.expand(mine.shape))
-        else:
-            other = (mine != 0) & (mine != me)
-            mine.copy_(torch.where(other, MANY, me))
-        if self._clocks is not None:
-            epochs = torch.from_numpy(self._clocks.now(me.numpy()))
-            view(shadow.epoch(access)).copy_(epochs.expand(mine.shape))
-            self._clocks.touched(allocation.index, access, me.numpy())
+        epochs = None if self._clocks is None else view(shadow.epoch(access))
+        self._enter(access, me.expand(mine.shape), mine, epochs)
+
+    def _several(self, blocks: np.ndarray) -> int:
+        """The mark of what several blocks do at once."""
+        return MANY if self._clocks is None else self._clocks.several(blocks)
+
+    def _enter(self, access: str, me: Tensor, marks: Tensor, epochs: Tensor | None) -> None:
+        """Notes in ``marks`` (and ``epochs``), of elements each once, that ``me`` access them."""
+        if self._clocks is None or epochs is None:
+            other = (marks != 0) & (marks != me)
+            marks.copy_(me if access == WRITE else torch.where(other, MANY, me))
+            return
+        before = torch.zeros_like(marks) if access == WRITE else marks
+        new, now = self._clocks.joined(before.numpy().copy(), epochs.numpy().copy(), me.numpy().copy())
+        marks.copy_(torch.from_numpy(new))
+        epochs.copy_(torch.from_numpy(now))
 
     def _conflict(
         self, op: ir.Op, allocation: Allocation, shadow: Shadow, access: str, kind: str, bad: Tensor, marks: Tensor,
@@ -249,7 +257,7 @@ class Sanitizer:
         chosen = 0
         if self._clocks is not None:
             epochs = view(shadow.epoch(kind))[bad]
-            ordered = self._clocks.ordered(who.numpy(), others.numpy(), epochs.numpy(), allocation.index, kind)
+            ordered = self._clocks.ordered(who.numpy(), others.numpy(), epochs.numpy())
             if ordered.all():
                 return
             chosen = int(np.flatnonzero(~ordered)[0])
@@ -261,14 +269,14 @@ class Sanitizer:
         self, op: ir.Op, allocation: Allocation, access: str, kind: str, who: int, other: int, byte: int
     ) -> None:  # fmt: skip
         verb = {WRITE: "written", READ: "read", ATOMIC: "updated atomically", ATOMIC_READ: "read atomically"}
-        by = "other blocks" if other == MANY else f"block {self._name(other)}"
+        by = "other blocks" if other < 0 else f"block {self._name(other)}"
         elem = byte // self._element_size(op)
-        here = "several blocks" if who == MANY else None
+        here = "several blocks" if who < 0 else None
         message = (
             f"element {elem} of {_quote(allocation)} is {verb[access]}{f' by {here}' if here else ''}, and was "
             f"{verb[kind]} by {by}, unordered"
         )
-        block = None if who == MANY else who - 1
+        block = None if who < 0 else who - 1
         self.add("race", message, op=op, block=block, allocation=allocation, element=elem)
 
     def _name(self, mark: int) -> str:
@@ -299,7 +307,7 @@ class Sanitizer:
             return
         blocks = torch.from_numpy(frame.ids + 1).to(torch.int32)
         if index.shape[0] == 1 and lanes > 1:  # all lanes access the same
-            blocks = torch.full((1,), MANY, dtype=torch.int32)
+            blocks = torch.full((1,), self._several(frame.ids), dtype=torch.int32)
         me = blocks.reshape(-1, *(1,) * (index.dim() - 1)).expand(index.shape)
         flat = index.reshape(-1) if active is None else index[active]
         who = me.reshape(-1) if active is None else me[active]
@@ -310,7 +318,7 @@ class Sanitizer:
 
     def _inside_batch(self, op: ir.Op, allocation: Allocation, flat: Tensor, who: Tensor) -> None:
         """Writes of two blocks of the batch to one element in one operation: nothing can order those."""
-        if bool((who == MANY).any()):
+        if bool((who < 0).any()):
             message = f"blocks write the same element of {_quote(allocation)}"
             self.add("race", message, op=op, allocation=allocation, element=int(flat[0]))
             return
@@ -332,30 +340,33 @@ class Sanitizer:
             if kind not in shadow.marks:
                 continue
             marks = shadow.mark(kind)[where]
-            bad = (marks != 0) & (marks != me)
+            bad = (marks != 0) & ((marks != me) | (marks < 0))
             if not bad.any():
                 continue
             others, mine = marks[bad], me[bad]
             chosen = 0
             if self._clocks is not None:
                 epochs = shadow.epoch(kind)[where][bad]
-                ordered = self._clocks.ordered(mine.numpy(), others.numpy(), epochs.numpy(), allocation.index, kind)
+                ordered = self._clocks.ordered(mine.numpy(), others.numpy(), epochs.numpy())
                 if ordered.all():
                     continue
                 chosen = int(np.flatnonzero(~ordered)[0])
             granule = int(where[bad][chosen])
             self._race(op, allocation, access, kind, int(mine[chosen]), int(others[chosen]), granule * shadow.granule)
         marks = shadow.mark(access)
-        if access == WRITE:
-            marks[where] = me
-        else:
-            before = marks[where]
-            marks[where] = torch.where((before != 0) & (before != me), MANY, me)
-            again = marks[where]  # several blocks of the batch at one element: one of them stands there now
-            marks[where] = torch.where(again != me, MANY, again)
-        if self._clocks is not None:
-            shadow.epoch(access)[where] = torch.from_numpy(self._clocks.now(who.numpy())).expand(where.shape)
-            self._clocks.touched(allocation.index, access, who.numpy())
+        times = None if self._clocks is None else shadow.epoch(access)
+        before = marks[where]
+        marks[where] = me
+        together = marks[where] != me  # several blocks of the batch at one element: one of them stands there now
+        marks[where] = before
+        for some in _parted(where, me, together):
+            at, by = where[some], me[some]
+            now = marks[at]
+            then = None if times is None else times[at]
+            self._enter(access, by, now, then)
+            marks[at] = now
+            if times is not None and then is not None:
+                times[at] = then
 
     def _synchronise(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None
@@ -371,12 +382,26 @@ class Sanitizer:
                 self._clocks.synchronise(block, (allocation.index, element), order)
 
 
+def _parted(where: Tensor, me: Tensor, together: Tensor) -> Iterator[Tensor]:
+    """Masks of ``where`` that each hold an element of one block alone: all, or one for each block that shares any."""
+    shared = torch.isin(where, where[together]) if bool(together.any()) else together
+    if bool((~shared).any()):
+        yield ~shared
+    for mark in torch.unique(me[shared]):
+        yield shared & (me == mark)
+
+
 def _quote(allocation: Allocation) -> str:
     return repr(allocation.name) if allocation.name else f"allocation {allocation.index}"
 
 
-def _row_blocks(ids: np.ndarray, lattice: Lattice, lane: int | None) -> tuple[Tensor, tuple[int, int] | None]:
-    """The block (from 1) that accesses each row of the lattice, shaped as its axes; a row that several share."""
+def _row_blocks(
+    ids: np.ndarray, lattice: Lattice, lane: int | None, several: Callable[[np.ndarray], int]
+) -> tuple[Tensor, tuple[int, int] | None]:
+    """The block (from 1) that accesses each row of the lattice, shaped as its axes; a row that several share.
+
+    several: the mark of a row of several blocks.
+    """
     if lane is not None:
         return torch.tensor(int(ids[lane]) + 1, dtype=torch.int32).reshape(lattice.counts), None
     if lattice.inverse is None and lattice.axes:
@@ -384,12 +409,13 @@ def _row_blocks(ids: np.ndarray, lattice: Lattice, lane: int | None) -> tuple[Te
     if not lattice.axes:
         if len(ids) == 1:
             return torch.tensor(int(ids[0]) + 1, dtype=torch.int32), None
-        return torch.tensor(MANY, dtype=torch.int32), (0, int(ids[1]))
+        return torch.tensor(several(ids), dtype=torch.int32), (0, int(ids[1]))
     assert lattice.inverse is not None
     blocks = np.zeros(lattice.rows, dtype=np.int32)
     blocks[lattice.inverse] = ids + 1
     many = np.bincount(lattice.inverse, minlength=lattice.rows) > 1
-    blocks[many] = MANY
+    for shared_row in np.flatnonzero(many).tolist():
+        blocks[shared_row] = several(ids[lattice.inverse == shared_row])
     shared = None
     if many.any():
         row = int(np.flatnonzero(many)[0])

@@ -1,6 +1,7 @@
 """A kernel without its values: what is left says which block writes which element, and computes nothing else.
 
-Stores become *touches* (:mod:`.ops_touch`), atomics whose old value nobody needs as well; everything that no address,
+Stores become *touches* (:mod:`.ops_touch`), atomics whose old value nobody needs as well, but where blocks count (they
+take work, or wait for each other) all atomics on integers stay what they are; everything that no address,
 mask, trip count or branch round them depends on is left out.  A matrix product's loop over K goes, the loop of a
 persistent kernel stays.  Such a module runs over a grid of any size in milliseconds.
 """
@@ -35,6 +36,7 @@ class _Slicer:
         self.values: set[int] = set()
         self.ops: set[int] = set()  # by id: operations are compared by identity
         self.grown = True
+        self.counting = False  # an atomic is needed with its value: what others do to the counter is, too
 
     def need(self, values: Sequence[int]) -> None:
         if not self.values.issuperset(values):
@@ -62,8 +64,14 @@ class _Slicer:
                 self.keep(op, [*op.operands, *(v for inner in op.regions for v in free_values(inner))])
 
     def is_whole(self, op: ir.Op) -> bool:
-        """Whether the operation is needed with its value: an atomic whose result is used."""
-        return op.name in ATOMIC_OPS and op.results[0] in self.values
+        """Whether the operation is needed with its value: an atomic whose result is used, or one that counts."""
+        if op.name not in ATOMIC_OPS:
+            return False
+        if op.results[0] in self.values and not self.counting:
+            self.counting = self.grown = True
+        kind = op.operand_types[_values(op)[0]]
+        counts = self.counting and isinstance(kind, ir.TileType) and str(kind.elem).startswith("i")
+        return op.results[0] in self.values or counts
 
     def control(self, op: ir.Op, inside: tuple[ir.Op, ...]) -> None:
         for inner in op.regions:
@@ -153,14 +161,19 @@ def _ways_out(op: ir.Op) -> set[str]:
 
 def _touch(op: ir.Op) -> ir.Op:
     """The store, or the atomic, without values: array and indices, or pointers and mask."""
-    values = {
-        "store_view_tko": (0,), "store_ptr_tko": (1,), "atomic_rmw_tko": (1,), "atomic_cas_tko": (1, 2),
-        "atomic_red_view_tko": (len(op.operands) - 1,),
-    }[op.name]  # fmt: skip
+    values = _values(op)
     name = {"store_view_tko": "touch_view", "atomic_red_view_tko": "touch_view_atomic"}.get(op.name)
     name = name or ("touch_pointer" if op.name == "store_ptr_tko" else "touch_pointer_atomic")
     rest = [k not in values for k in range(len(op.operands))]
     return replace(_chosen(op, operands=rest, results=[False] * len(op.results)), name=name)
+
+
+def _values(op: ir.Op) -> tuple[int, ...]:
+    """Which operands of a store or an atomic are what is stored."""
+    return {
+        "store_view_tko": (0,), "store_ptr_tko": (1,), "atomic_rmw_tko": (1,), "atomic_cas_tko": (1, 2),
+        "atomic_red_view_tko": (len(op.operands) - 1,),
+    }[op.name]  # fmt: skip
 
 
 def _chosen(op: ir.Op, operands: Sequence[bool] | None = None, results: Sequence[bool] | None = None) -> ir.Op:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from faults import Fault
 
@@ -190,9 +191,40 @@ UNDEFINED = {
     ),
 }
 
-CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS, "undefined": UNDEFINED}
+# ---------------------------------------------------------------------------------------------------- order
 
+HONEST_FILES = Path(__file__).parent / "honest"
+LAST, TURNS, SUMS = (
+    (HONEST_FILES / f"split_k_{name}.py").read_text() for name in ("last_block_finishes", "in_turn", "last_block_sums")
+)
+ARRIVED = "arrived = ct.atomic_add(count, tile, 1, memory_order=ct.MemoryOrder.ACQ_REL)"
+
+
+def _split_k(text: str, old: str, new: str) -> Cheat:
+    assert old in text
+    return Cheat("linear", text=text.replace(old, new))
+
+
+ORDER = {
+    "a counter that orders nothing": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELAXED")),
+    "a counter that only acquires": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "ACQUIRE")),
+    "a counter that only releases": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELEASE")),
+    "the first block finishes": _split_k(SUMS, "arrived == SPLITS - 1", "arrived == 0"),
+    "the last but one finishes": _split_k(LAST, "arrived == SPLITS - 1", "arrived == SPLITS - 2"),
+    "a counter of all tiles": _split_k(LAST, "ct.atomic_add(count, tile, 1)", "ct.atomic_add(count, 0, 1) // 4096"),
+    "a turn that is not passed on": _split_k(
+        TURNS, "tile, 1, memory_order=ct.MemoryOrder.RELEASE", "tile, 1, memory_order=ct.MemoryOrder.RELAXED"
+    ),
+    "a turn that is not waited for": _split_k(
+        TURNS, "memory_order=ct.MemoryOrder.ACQUIRE) != s", "memory_order=ct.MemoryOrder.ACQUIRE) < 0"
+    ),
+}
+
+CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS, "undefined": UNDEFINED, "order": ORDER}
+
+FILES = {path.stem: path for path in sorted(HONEST_FILES.glob("*.py"))}
 HONEST = {
+    **{name.replace("_", " "): Cheat("linear", text=path.read_text()) for name, path in FILES.items()},
     "sub-tiles of a tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j % 2")),
     "quotients by zero that are thrown away": _before_the_store(
         "add",

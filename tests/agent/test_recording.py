@@ -280,6 +280,7 @@ def test_what_can_not_be_replayed_or_recorded_is_said_before_any_work(
     assert len(runs()) == before
 
 
+@pytest.mark.replay
 def test_the_block_that_ships_is_answered_rightly_with_repairs_and_without_hope(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

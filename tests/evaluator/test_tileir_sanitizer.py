@@ -467,7 +467,7 @@ def test_clocks_pass_on_what_was_known_at_the_release_and_no_more():
     import numpy as np
 
     def ordered(who, other, epoch):
-        return bool(clocks.ordered(np.array([who + 1]), np.array([other + 1]), np.array([epoch]), 0, "write")[0])
+        return bool(clocks.ordered(np.array([who + 1]), np.array([other + 1]), np.array([epoch]))[0])
 
     before = int(clocks.now(np.array([1]))[0])
     clocks.synchronise(0, "flag", "release")
@@ -483,6 +483,49 @@ def test_clocks_pass_on_what_was_known_at_the_release_and_no_more():
     clocks.synchronise(1, "baton", "acq_rel")
     clocks.synchronise(2, "baton", "acquire")
     assert ordered(2, 0, before)  # through block 1
+
+
+def test_an_element_keeps_the_accesses_of_several_blocks_until_one_is_ordered_after_them():
+    import numpy as np
+
+    clocks = Clocks(4)
+
+    def access(mark, epoch, block):
+        marks, epochs = clocks.joined(*(np.array([value], dtype=np.int32) for value in (mark, epoch, block + 1)))
+        return int(marks[0]), int(epochs[0])
+
+    def ordered(who, mark, epoch):
+        return bool(clocks.ordered(*(np.array([value]) for value in (who + 1, mark, epoch)))[0])
+
+    both = access(*access(0, 0, 0), 1)
+    assert both[0] < -1
+    clocks.synchronise(0, "flag", "release")
+    clocks.synchronise(2, "flag", "acquire")
+    assert not ordered(2, *both)  # block 1 has said nothing
+    clocks.synchronise(1, "flag", "release")
+    clocks.synchronise(2, "flag", "acquire")
+    assert ordered(2, *both)
+    assert not ordered(3, *both)
+    assert access(*both, 2) == (3, 1)  # who comes after block 2 comes after them
+    together = clocks.several(np.array([1, 3]))
+    assert not ordered(2, together, 0)
+    assert clocks.several(np.array([3, 1])) == together
+
+
+@pytest.mark.parametrize("lanes", [1, 4, None])
+def test_what_several_blocks_of_one_batch_add_to_is_theirs_together(lanes):
+    """One of them reads the sum: the others' additions are not ordered before."""
+
+    @ct.kernel
+    def kernel(total, y):
+        i = ct.bid(0)
+        one = ct.full((128,), 1.0, ct.float32)
+        ct.atomic_add(total, ct.arange(128, dtype=ct.int32), one, memory_order=ct.MemoryOrder.RELAXED)
+        if i == 3:
+            ct.store(y, (0,), ct.load(total, (0,), (128,)))
+
+    findings = check((4,), kernel, (torch.zeros(128), torch.zeros(128)), lanes)
+    assert kinds(findings) == {"race"}
 
 
 def test_scalars_are_passed_as_they_are():
