@@ -12,7 +12,7 @@ from . import ir
 from .machine import Frame
 from .memory import Allocation
 from .sanitizer import Sanitizer, Violation
-from .shadow import ATOMIC, ATOMIC_READ, MANY, READ, WRITE, Shadow
+from .shadow import ATOMIC, ATOMIC_READ, READ, WRITE, Shadow
 from .windows import Lattice, Piece, Window
 
 
@@ -43,7 +43,7 @@ class Footprint(Sanitizer):
             return torch.zeros(tensor.numel(), dtype=torch.int32)
         marks = shadow.mark(WRITE)
         times = tensor.element_size() // shadow.granule
-        if ATOMIC in shadow.marks or not times or bool((marks == MANY).any()):
+        if ATOMIC in shadow.marks or not times or bool((marks < 0).any()):
             return None
         marks = marks[: tensor.numel() * times].reshape(-1, times)
         return marks[:, 0] if bool((marks == marks[:, :1]).all()) else None

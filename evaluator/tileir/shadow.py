@@ -2,8 +2,8 @@
 
 Four marks an element: the block that last wrote it plainly, that read it plainly, that updated it atomically, that read
 it atomically (a load that is not weak); 0 is nobody, ``MANY`` several blocks, what lies below a set of accesses of
-:mod:`.clocks`, where these are kept.  Blocks are numbered from 1.  Marks are
-kept per *granule*, the smallest element size seen, so that views of one buffer under different dtypes agree.
+:mod:`.clocks`, where these are kept.  Blocks are numbered from 1.  Marks are kept per *granule*, the smallest element
+size seen, so that views of one buffer under different dtypes agree.
 """
 
 from __future__ import annotations

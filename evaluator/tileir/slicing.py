@@ -1,9 +1,9 @@
 """A kernel without its values: what is left says which block writes which element, and computes nothing else.
 
 Stores become *touches* (:mod:`.ops_touch`), atomics whose old value nobody needs as well, but where blocks count (they
-take work, or wait for each other) all atomics on integers stay what they are; everything that no address,
-mask, trip count or branch round them depends on is left out.  A matrix product's loop over K goes, the loop of a
-persistent kernel stays.  Such a module runs over a grid of any size in milliseconds.
+take work, or wait for each other) all atomics on integers stay what they are; everything that no address, mask, trip
+count or branch round them depends on is left out.  A matrix product's loop over K goes, the loop of a persistent kernel
+stays.  Such a module runs over a grid of any size in milliseconds.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _insertion(op: ir.Op, x: Tensor, into: Tensor, *indices: Tensor) -> Tensor:
 
 def _assumption(op: ir.Op, x: Tensor) -> Tensor | None:
     kind, assumed = op.operand_types[0], op.attrs["assume"]
-    if not isinstance(kind, ir.TileType) or isinstance(kind.elem, ir.PtrElem) or x.dtype.is_floating_point:
+    if not isinstance(kind, ir.TileType) or isinstance(kind.elem, ir.PtrElem) or kind.elem == "i1":
         return None
     bad = torch.zeros_like(x, dtype=torch.bool)
     if assumed.kind == "div_by":
