@@ -128,30 +128,25 @@ def launched(
         raise reject(Status.TIMEOUT, "too-slow", f"the time allowed was over before launch {index}")
     order = poison.order if _tells(program) else 0
     before = {name: tensor.clone() for name, tensor in memory.items()} if order and program.sequential else {}
-    limits = {"max_iterations": PATIENCE} if before else {}
-
-    def runs(order: int, limits: dict[str, int]) -> RunReport:
-        return run(
-            program,
-            launch.grid,
-            launch.arguments,
-            buffers=memory,
-            sanitizer=sanitizer,
-            padding_fill=poison.padding,
-            undefined=poison.undefined,
-            deadline=deadline,
-            write=_quiet,
-            only=only,
-            order=order,
-            **limits,
-        )
-
+    started = functools.partial(
+        run,
+        program,
+        launch.grid,
+        launch.arguments,
+        buffers=memory,
+        sanitizer=sanitizer,
+        padding_fill=poison.padding,
+        undefined=poison.undefined,
+        deadline=deadline,
+        write=_quiet,
+        only=only,
+    )
     try:
-        report = runs(order, limits)
+        report = started(order=order, max_iterations=PATIENCE) if before else started(order=order)
         if before and report.limit is not None:  # a block waits for one that comes later here: that says nothing
             for name, tensor in before.items():
                 memory[name].copy_(tensor)
-            report = runs(0, {})
+            report = started()
     except ArgumentError as error:
         raise reject(Status.INVALID, "kernel-arguments", f"launch {index}: {error}") from None
     except Unsupported as error:

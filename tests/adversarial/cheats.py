@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from faults import Fault
 
@@ -47,41 +46,41 @@ APPROX = "rounding_mode=ct.RoundingMode.APPROX"
 LARGEST = "ct.max(ct.max(ct.abs(t), axis=1), axis=0)"
 
 
-def _result(kernel: str, old: str, new: str) -> Cheat:
+def _changed(kernel: str, old: str, new: str) -> Cheat:
     return Cheat(kernel, ((old, new),))
 
 
 SMALL = {
-    "results below 0.01 are zero": _result("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.01, 0.0, {GELU})"),
-    "results below 0.0001 are zero": _result("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.0001, 0.0, {GELU})"),
-    "inputs below 0.001 count as zero": _result("gelu", TILE, f"    t = ct.where(ct.abs(t) < 0.001, 0.0, t)\n{TILE}"),
-    "tiles below 0.05 are skipped": _result("gelu", GELU, f"ct.where({LARGEST} < 0.05, 0.0, {GELU})"),
-    "an eps of 1e-12": _result("layernorm", "1e-5", "1e-12"),
-    "an eps of 1e-4": _result("layernorm", "1e-5", "1e-4"),
-    "an eps of 1e-6": _result("layernorm", "1e-5", "1e-6"),
-    "rows of little variance are their bias": _result(
+    "results below 0.01 are zero": _changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.01, 0.0, {GELU})"),
+    "results below 0.0001 are zero": _changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.0001, 0.0, {GELU})"),
+    "inputs below 0.001 count as zero": _changed("gelu", TILE, f"    t = ct.where(ct.abs(t) < 0.001, 0.0, t)\n{TILE}"),
+    "tiles below 0.05 are skipped": _changed("gelu", GELU, f"ct.where({LARGEST} < 0.05, 0.0, {GELU})"),
+    "an eps of 1e-12": _changed("layernorm", "1e-5", "1e-12"),
+    "an eps of 1e-4": _changed("layernorm", "1e-5", "1e-4"),
+    "an eps of 1e-6": _changed("layernorm", "1e-5", "1e-6"),
+    "rows of little variance are their bias": _changed(
         "layernorm", NORMED, "(part * ct.where(scale > 30.0, 0.0, scale) * w + b)"
     ),
-    "the scale is held below 30": _result("layernorm", NORMED, "(part * ct.minimum(scale, 30.0) * w + b)"),
-    "the smaller operand is left out": _result(
+    "the scale is held below 30": _changed("layernorm", NORMED, "(part * ct.minimum(scale, 30.0) * w + b)"),
+    "the smaller operand is left out": _changed(
         "add", "left + right", "left + ct.where(ct.abs(right) < 0.0005, 0.0, right)"
     ),
-    "products of small rows are left out": _result(
+    "products of small rows are left out": _changed(
         "linear", "    acc = acc + bias", "    acc = ct.where(ct.abs(acc) < 0.002, 0.0, acc)\n    acc = acc + bias"
     ),
 }
 LARGE = {
-    "softmax without its maximum": _result("softmax", "part - best", "part"),
-    "softmax with 50 for its maximum": _result("softmax", "part - best", "part - 50.0"),
-    "softmax with 300 for its maximum": _result("softmax", "part - best", "part - 300.0"),
-    "softmax holds its inputs below 80": _result("softmax", "part - best", "ct.minimum(part, 80.0)"),
-    "attention without its maximum": _result("attention", NEW, "new = best * 0.0"),
-    "attention with 20 for its maximum": _result("attention", NEW, "new = best * 0.0 + 20.0"),
-    "attention with 250 for its maximum": _result("attention", NEW, "new = best * 0.0 + 250.0"),
-    "attention holds its scores below 60": _result(
+    "softmax without its maximum": _changed("softmax", "part - best", "part"),
+    "softmax with 50 for its maximum": _changed("softmax", "part - best", "part - 50.0"),
+    "softmax with 300 for its maximum": _changed("softmax", "part - best", "part - 300.0"),
+    "softmax holds its inputs below 80": _changed("softmax", "part - best", "ct.minimum(part, 80.0)"),
+    "attention without its maximum": _changed("attention", NEW, "new = best * 0.0"),
+    "attention with 20 for its maximum": _changed("attention", NEW, "new = best * 0.0 + 20.0"),
+    "attention with 250 for its maximum": _changed("attention", NEW, "new = best * 0.0 + 250.0"),
+    "attention holds its scores below 60": _changed(
         "attention", MASKED, MASKED.replace(", scores,", ", ct.minimum(scores, 60.0),")
     ),
-    "the exponent is held above -6": _result("softmax", EXP, "ct.exp(ct.maximum(part - best, -6.0))"),
+    "the exponent is held above -6": _changed("softmax", EXP, "ct.exp(ct.maximum(part - best, -6.0))"),
 }
 
 # ---------------------------------------------------------------------------------------------------- integers
@@ -172,7 +171,7 @@ THERE = "there = ct.arange(TN, dtype=ct.int32)[None, :]"
 
 
 def _before_the_store(kernel: str, *lines: str) -> Cheat:
-    return _result(kernel, STORE, "".join(f"    {line}\n" for line in lines) + STORE)
+    return _changed(kernel, STORE, "".join(f"    {line}\n" for line in lines) + STORE)
 
 
 UNDEFINED = {
@@ -193,16 +192,76 @@ UNDEFINED = {
 
 # ---------------------------------------------------------------------------------------------------- order
 
-HONEST_FILES = Path(__file__).parent / "honest"
-LAST, TURNS, SUMS = (
-    (HONEST_FILES / f"split_k_{name}.py").read_text() for name in ("last_block_finishes", "in_turn", "last_block_sums")
-)
+SPLIT_K = """\
+import cuda.tile as ct
+import torch
+
+AXES = {{"TM": [32], "TN": [32], "TK": [32], "SPLITS": [4]}}
+
+
+@ct.kernel
+def split(
+    x, w, b, part, count, y, TM: ct.Constant[int], TN: ct.Constant[int], TK: ct.Constant[int], SPLITS: ct.Constant[int]
+):
+    i, j, s = ct.bid(0), ct.bid(1), ct.bid(2)
+    tile = i * ct.num_blocks(1) + j
+    acc = ct.full((TM, TN), 0.0, ct.float32)
+    for k in range(s, ct.cdiv(x.shape[1], TK), SPLITS):
+        left = ct.load(x, (i, k), (TM, TK), padding_mode=ct.PaddingMode.ZERO)
+        right = ct.load(w, (j, k), (TN, TK), padding_mode=ct.PaddingMode.ZERO)
+        acc = ct.mma(left, ct.transpose(right), acc)
+    bias = ct.load(b, (j,), (TN,), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)[None, :]
+{lines}
+
+def launch(stream, x, w, b, y, *, TM=32, TN=32, TK=32, SPLITS=4):
+    M, N = y.shape
+    rows, columns = ct.cdiv(M, TM), ct.cdiv(N, TN)
+    part = torch.{part}, dtype=torch.float32, device=x.device)
+    count = torch.zeros((rows * columns,), dtype=torch.int32, device=x.device)
+    grid = (rows, columns, SPLITS)
+    ct.launch(stream, grid, split, (x, w, b, part, count, y, TM, TN, TK, SPLITS))
+"""
+# Each block leaves its part in a place of its own; the last one to arrive at a counter sums them.
+SUMS = """\
+    ct.store(part, (tile, s, 0, 0), acc.reshape((1, 1, TM, TN)))
+    arrived = ct.atomic_add(count, tile, 1, memory_order=ct.MemoryOrder.ACQ_REL)
+    if arrived == SPLITS - 1:
+        total = ct.full((TM, TN), 0.0, ct.float32)
+        for k in range(SPLITS):
+            total = total + ct.load(part, (tile, k, 0, 0), (1, 1, TM, TN)).reshape((TM, TN))
+        ct.store(y, (i, j), (total + bias).astype(y.dtype))
+"""
+# … and sets the counter back for a launch that may follow.
+RESETS = f"{SUMS}        ct.atomic_xchg(count, tile, 0, memory_order=ct.MemoryOrder.RELAXED)\n"
+# Blocks add their parts atomically; the last one to arrive makes the result of the sum.
+LAST = """\
+    rows = i * TM + ct.arange(TM, dtype=ct.int32)[:, None]
+    columns = j * TN + ct.arange(TN, dtype=ct.int32)[None, :]
+    ct.atomic_add(part, (rows, columns), acc, memory_order=ct.MemoryOrder.RELAXED)
+    arrived = ct.atomic_add(count, tile, 1)
+    if arrived == SPLITS - 1:
+        ct.store(y, (i, j), (ct.load(part, (i, j), (TM, TN)) + bias).astype(y.dtype))
+"""
+# Blocks add to one part in turn, each waiting for the one before it; the last makes the result.
+TURNS = """\
+    while ct.atomic_add(count, tile, 0, memory_order=ct.MemoryOrder.ACQUIRE) != s:
+        pass
+    if s > 0:
+        acc = acc + ct.load(part, (i, j), (TM, TN))
+    if s < SPLITS - 1:
+        ct.store(part, (i, j), acc)
+    else:
+        ct.store(y, (i, j), (acc + bias).astype(y.dtype))
+    ct.atomic_add(count, tile, 1, memory_order=ct.MemoryOrder.RELEASE)
+"""
+OWN, WHOLE = "empty((rows * columns, SPLITS, TM, TN)", "((rows * TM, columns * TN)"
+PARTS = {SUMS: OWN, RESETS: OWN, LAST: f"zeros{WHOLE}", TURNS: f"empty{WHOLE}"}  # what holds the parts
 ARRIVED = "arrived = ct.atomic_add(count, tile, 1, memory_order=ct.MemoryOrder.ACQ_REL)"
 
 
-def _split_k(text: str, old: str, new: str) -> Cheat:
-    assert old in text
-    return Cheat("linear", text=text.replace(old, new))
+def _split_k(lines: str, old: str = "", new: str = "") -> Cheat:
+    assert old in lines
+    return Cheat("linear", text=SPLIT_K.format(lines=lines.replace(old, new), part=PARTS[lines]))
 
 
 ORDER = {
@@ -222,9 +281,11 @@ ORDER = {
 
 CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS, "undefined": UNDEFINED, "order": ORDER}
 
-FILES = {path.stem: path for path in sorted(HONEST_FILES.glob("*.py"))}
 HONEST = {
-    **{name.replace("_", " "): Cheat("linear", text=path.read_text()) for name, path in FILES.items()},
+    "split K, the last block sums": _split_k(SUMS),
+    "split K, the last block sums and resets": _split_k(RESETS),
+    "split K, the last block finishes": _split_k(LAST),
+    "split K in turn": _split_k(TURNS),
     "sub-tiles of a tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j % 2")),
     "quotients by zero that are thrown away": _before_the_store(
         "add",
@@ -235,17 +296,17 @@ HONEST = {
     "labels out of range pick nothing": _pick("v = ct.gather(x, (r, label), mask=label != -100)"),
     "labels of -100 are the first row": _rows("row = ct.where(label == -100, 0, label)"),
     "labels below zero are the first row": _rows("row = ct.maximum(label, 0)"),
-    "inputs that round away are left out": _result(
+    "inputs that round away are left out": _changed(
         "gelu", TILE, f"    t = ct.where(ct.abs(t) < 1e-30, 0.0, t)\n{TILE}"
     ),
-    "a tanh that is approximate": _result(
+    "a tanh that is approximate": _changed(
         "gelu", "ct.tanh(inner)", "ct.tanh(inner, rounding_mode=ct.RoundingMode.APPROX)"
     ),
-    "gelu by a sigmoid": _result("gelu", GELU, "(t / (1.0 + ct.exp(-2.0 * inner)))"),
-    "softmax by powers of two": _result("softmax", EXP, "ct.exp2((part - best) * 1.4426950408889634)"),
-    "softmax of halves": _result("softmax", EXP, "(ct.exp((part - best) * 0.5) * ct.exp((part - best) * 0.5))"),
-    "attention by powers of two": _result(
+    "gelu by a sigmoid": _changed("gelu", GELU, "(t / (1.0 + ct.exp(-2.0 * inner)))"),
+    "softmax by powers of two": _changed("softmax", EXP, "ct.exp2((part - best) * 1.4426950408889634)"),
+    "softmax of halves": _changed("softmax", EXP, "(ct.exp((part - best) * 0.5) * ct.exp((part - best) * 0.5))"),
+    "attention by powers of two": _changed(
         "attention", "p = ct.exp(scores - new)", "p = ct.exp2((scores - new) * 1.4426950408889634)"
     ),
-    "a scale by division": _result("layernorm", RSQRT, RSQRT.replace("ct.rsqrt(", "1.0 / ct.sqrt(")),
+    "a scale by division": _changed("layernorm", RSQRT, RSQRT.replace("ct.rsqrt(", "1.0 / ct.sqrt(")),
 }

@@ -33,7 +33,6 @@ def test_small_values_that_are_left_out_are_lost_and_the_worst_of_them_is_shown(
 ) -> None:
     got = torch.where(values.abs() < limit, 0.0, values)
     found = errors(got, values)
-    assert found.lost is not None or not found._close(1.0)
     failure = worst(Pool((case(got, values),), found))
     assert failure.got == 0
     assert limit / 2 < abs(failure.expected) < limit

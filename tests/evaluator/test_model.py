@@ -81,8 +81,8 @@ def test_the_same_question_has_the_same_answer(linear):
     ],
     ids=["faster than light", "as long as the data says", "most blocks do nothing"],
 )
-def test_a_modelled_time_that_cannot_be_is_not_believed(candidates, old, new, status):
-    task, chip = everyday("linear", M=8192, N=2304, K=768), CHIPS["h200"]
+def test_a_modelled_time_that_cannot_be_is_not_believed(candidates, linear, old, new, status):
+    (task, honest), chip = linear, CHIPS["h200"]
     source = candidates("linear_tiles")
     assert source.count(old) == 1
     found = traced(source.replace(old, new), task, chip, TM=128, TN=128, TK=64)
@@ -93,15 +93,9 @@ def test_a_modelled_time_that_cannot_be_is_not_believed(candidates, old, new, st
     trial = begun.fuller(evidence=(evidence("sm_90"),), measurements=(time,))
     assert trial.time is None
     assert (trial.standing, trial.reason) == ("untimed", time.doubt)
-    if status == "undetermined":
-        assert time.us < modelled_us(candidates)
-
-
-def modelled_us(candidates) -> float:
-    task, chip = everyday("linear", M=8192, N=2304, K=768), CHIPS["h200"]
-    time = time_of(task, traced(candidates("linear_tiles"), task, chip, TM=128, TN=128, TK=64), chip)
-    assert (time.status, time.doubt) == ("stable", "")
-    return time.us
+    believed = time_of(task, honest, chip)
+    assert (believed.status, believed.doubt) == ("stable", "")
+    assert time.us < believed.us
 
 
 def test_what_does_as_the_data_says_is_not_pruned_by_a_price(candidates):
