@@ -21,20 +21,25 @@ import torch
 from evaluator.kernel import Kernel, refusal
 from evaluator.tileir import (
     ATOMIC_OPS,
+    OUTPUT,
+    WORKSPACE,
     ArgumentError,
     Program,
     RunReport,
     Sanitizer,
     TileIRError,
+    Tracker,
     Unsupported,
+    build,
     run,
+    tainted,
     walk,
 )
-from kernels_generated.runtime.bound import BoundLaunch
+from kernels_generated.runtime.bound import Array, BoundLaunch, BoundPlan
 from kernels_generated.runtime.plan import Fill, Launchable, LaunchPlan
 from knowledge_base.records import Finding, Status
 
-from .admission import POISON_A, Poison, admit, workspaces
+from .admission import POISON_A, Poison, admit, poisoned, workspaces
 from .cover import text
 from .rejection import Rejected, reject
 
@@ -85,25 +90,103 @@ def emulate(
     """Runs every step of ``plan`` at ``sizes`` (which include num_sms where the plan uses it).
 
     ``programs``: by kernel hash.  ``buffers``: every argument but the workspaces, contiguous, in its dtype and shape;
-    outputs change in place.  ``deadline`` is a ``time.monotonic()`` value.  Returns what the sanitizer found.  Raises
-    Rejected where the plan is refused or a launch is stopped; the buffers are then half done.
+    outputs change in place.  ``deadline`` is a ``time.monotonic()`` value.  Returns what the sanitizer found; where it
+    found nothing, and a kernel may have read what nobody has made, what depends on that.  Raises Rejected where the
+    plan is refused or a launch is stopped; the buffers are then half done.
     """
-    findings: list[Finding] = []
-    watcher = _sanitizer() if sanitize else None  # one for all launches: buffers keep their addresses
     bound = admit(plan, {name: tuple(given.shape) for name, given in buffers.items()}, sizes)
+    if not sanitize:
+        _emulate(bound, programs, buffers, sizes, poison, None, deadline)
+        return ()
+    before = {name: tensor.clone() for name, tensor in buffers.items()}
+    sanitizer = Sanitizer()  # one for all launches: buffers keep their addresses
+    reports = _emulate(bound, programs, buffers, sizes, poison, sanitizer, deadline)
+    findings = tuple(found for index, report in enumerate(reports) for found in recorded(report, index))
+    if not findings and (
+        any(report.padded for report in reports)
+        or any(note.kind != "assumption" for note in sanitizer.notes)
+        or any(_reads_own(programs[launch.kernel], launch, bound) for launch in bound.launches)
+    ):
+        return _followed(bound, programs, before, sizes, poison, deadline)
+    return findings
+
+
+def _followed(
+    bound: BoundPlan,
+    programs: Mapping[str, Program],
+    buffers: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    poison: Poison,
+    deadline: float | None,
+) -> tuple[Finding, ...]:
+    """What depends on memory that nobody has written, on padding, or on what the language leaves undefined."""
+    programs = {digest: _tainted(program) for digest, program in programs.items()}
+
+    def follow(tracker: Tracker) -> list[Finding]:
+        given = {name: tensor.clone() for name, tensor in buffers.items()}
+        reports = _emulate(bound, programs, given, sizes, poison, tracker, deadline)
+        findings = [found for index, report in enumerate(reports) for found in recorded(report, index)]
+        for buffer in bound.buffers:
+            if buffer.role == "output" and not findings:
+                tensor = given[buffer.name]
+                untouched = tensor == poisoned((), buffer.dtype, poison.output)  # that has a message of its own
+                found = tracker.result(tensor, buffer.name, untouched)
+                findings += [] if found is None else [_record(found, len(reports) - 1)]
+        return findings
+
+    tracker = Tracker()
+    findings = follow(tracker)
+    if findings and findings[0].kind == "undetermined-padding":
+        loads = tracker.padded.items()
+        line = next((line for load, line in loads if follow(Tracker(load))), None)  # whose padding it is
+        findings[0] = findings[0].model_copy(update={"line": line or findings[0].line})
+    return tuple(findings)
+
+
+@functools.lru_cache(maxsize=256)
+def _tainted(program: Program) -> Program:
+    return build(tainted(program.module))
+
+
+def _reads_own(program: Program, launch: BoundLaunch, bound: BoundPlan) -> bool:
+    """Whether the kernel may read a workspace or an output."""
+    own = {buffer.name for buffer in bound.buffers if buffer.internal or buffer.role == "output"}
+    place = 0
+    for argument in launch.arguments:
+        if isinstance(argument, Array) and argument.buffer in own and (program.reads is None or place in program.reads):
+            return True
+        place += 1 + 2 * len(argument.shape) if isinstance(argument, Array) else 1
+    return False
+
+
+def _emulate(
+    bound: BoundPlan,
+    programs: Mapping[str, Program],
+    buffers: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    poison: Poison,
+    watcher: Sanitizer | None,
+    deadline: float | None,
+) -> list[RunReport]:
+    """What each launch did, in order."""
     memory = dict(buffers) | workspaces(bound, poison.workspace)
-    index = 0
+    if isinstance(watcher, Tracker):
+        for buffer in bound.buffers:
+            if buffer.internal or buffer.role == "output":
+                watcher.unwritten(memory[buffer.name], buffer.name, WORKSPACE if buffer.internal else OUTPUT)
+    reports: list[RunReport] = []
     for step in bound.steps:
         if isinstance(step, Fill):
             fill(memory[step.argument], step.value)
+            if isinstance(watcher, Tracker):
+                watcher.filled(memory[step.argument])
             continue
+        index = len(reports)
         if math.prod(step.grid) > MAX_BLOCKS:
             message = f"launch {index}: {math.prod(step.grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
             raise reject(Status.TIMEOUT, "too-many-blocks", message)
-        report = launched(programs[step.kernel], step, memory, poison, watcher, deadline, index)
-        findings += recorded(report, index)
-        index += 1
-    return tuple(findings)
+        reports.append(launched(programs[step.kernel], step, memory, poison, watcher, deadline, index))
+    return reports
 
 
 @functools.lru_cache(maxsize=256)
@@ -181,10 +264,6 @@ def _record(found: Any, launch: int) -> Finding:
         element=found.element,
         buffer=found.buffer,
     )
-
-
-def _sanitizer() -> Any:
-    return Sanitizer()
 
 
 def _quiet(text: str) -> None:

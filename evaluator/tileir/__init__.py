@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .machine import Watcher as Watcher
     from .memory import Memory as Memory
     from .ops_atomic import ATOMIC_OPS as ATOMIC_OPS
+    from .ops_taint import OUTPUT as OUTPUT
+    from .ops_taint import WORKSPACE as WORKSPACE
     from .program import Program as Program
     from .program import build as build
     from .program import walk as walk
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
     from .sanitizer import Sanitizer as Sanitizer
     from .sanitizer import Violation as Violation
     from .slicing import stores_alone as stores_alone
+    from .taint import tainted as tainted
     from .text import parse as parse
+    from .tracker import Tracker as Tracker
 else:
     __getattr__, __all__ = exports(
         __name__,
@@ -57,9 +61,12 @@ else:
         machine=["StepLimit", "Watcher"],
         memory=["Memory"],
         ops_atomic=["ATOMIC_OPS"],
+        ops_taint=["OUTPUT", "WORKSPACE"],
         program=["Program", "build", "walk"],
         promises=["PassedArray", "shared_byte"],
         sanitizer=["Sanitizer", "Violation"],
         slicing=["stores_alone"],
+        taint=["tainted"],
         text=["parse"],
+        tracker=["Tracker"],
     )

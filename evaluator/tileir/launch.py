@@ -33,12 +33,16 @@ Argument = Array | Scalar
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a launch did besides changing memory.  ``limit`` says that it was stopped; then memory is half done."""
+    """What a launch did besides changing memory.
+
+    ``limit`` says that it was stopped; then memory is half done.  ``padded``: a load has taken undetermined padding.
+    """
 
     blocks: int
     batch: int
     iterations: int
     limit: StepLimit | None = None
+    padded: bool = False
     findings: tuple[Violation, ...] = ()
     asserts: tuple[AssertionFailure, ...] = ()
 
@@ -164,4 +168,4 @@ def launch_words(
         except Stopped as stop:
             limit = stop.limit
     findings = sanitizer.end() if sanitizer is not None else ()
-    return RunReport(blocks, lanes, machine.iterations, limit, findings, tuple(machine.asserts))
+    return RunReport(blocks, lanes, machine.iterations, limit, machine.padded, findings, tuple(machine.asserts))

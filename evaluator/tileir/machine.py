@@ -107,6 +107,7 @@ class Run:
     deadline: float | None
     undefined: float | None = None  # see :func:`.launch.run`
     iterations: int = 0
+    padded: bool = False  # whether a load has taken elements outside an array that no padding value was given for
     asserts: list[AssertionFailure] = field(default_factory=list)
 
     def failed_assert(self, frame: Frame, op: ir.Op, holds: np.ndarray) -> None:

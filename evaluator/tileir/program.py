@@ -25,8 +25,9 @@ from .ops_memory import MEMORY_OPS
 from .ops_mma import MMA_OPS
 from .ops_reduce import bind_reduce, bind_scan
 from .ops_shape import SHAPE_OPS
+from .ops_taint import TAINT_OPS
 from .ops_touch import TOUCH_OPS
-from .provenance import synchronises, waits, written_parameters
+from .provenance import read_parameters, synchronises, waits, written_parameters
 from .undefined import CHECKS
 from .widening import uses_of, widens
 
@@ -42,8 +43,8 @@ _VIEW_MAKERS = frozenset({"make_tensor_view", "make_partition_view", "make_strid
 class Program:
     """What :func:`build` makes of a module.
 
-    ``sequential``: a loop holds an atomic, so blocks must run one by one.  ``writes``: the parameters through which it
-    may write (None: any memory).  ``synchronises``: blocks may order each other's accesses by atomics.
+    ``sequential``: a loop holds an atomic, so blocks must run one by one.  ``writes``, ``reads``: the parameters
+    through which it may write, or read; None: any memory.  ``synchronises``: blocks may order each other by atomics.
     """
 
     module: ir.Module
@@ -53,6 +54,7 @@ class Program:
     sequential: bool
     largest_tile: int
     writes: frozenset[int] | None
+    reads: frozenset[int] | None
     synchronises: bool
     text: str = ""
 
@@ -168,6 +170,8 @@ class _Builder:
             return ATOMIC_OPS[name](op)
         if name in TOUCH_OPS:
             return TOUCH_OPS[name](op)
+        if name in TAINT_OPS:
+            return TAINT_OPS[name](op)
         if name == "if":
             return If(op, self.block(op.regions[0], YIELD, False), self.block(op.regions[1], YIELD, False))
         if name in ("for", "loop"):
@@ -280,5 +284,5 @@ def build(module: ir.Module, text: str = "") -> Program:
     body = builder.block(module.body, RETURN, True)
     return Program(
         module, builder.prologue, body, len(module.names), waits(module.body), max(builder.sizes.values(), default=1),
-        written_parameters(module), synchronises(module.body), text,
+        written_parameters(module), read_parameters(module), synchronises(module.body), text,
     )  # fmt: skip

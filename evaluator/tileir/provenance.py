@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from . import ir
 
@@ -11,6 +12,9 @@ SYNC_ELEMENTS = 64
 _WRITERS = {
     "store_view_tko": 1, "store_ptr_tko": 0, "atomic_rmw_tko": 0, "atomic_cas_tko": 0, "atomic_red_view_tko": 0,
 }  # operation: which operand is the pointer or view  # fmt: skip
+_READERS = {
+    "load_view_tko": 0, "load_ptr_tko": 0, "atomic_rmw_tko": 0, "atomic_cas_tko": 0, "atomic_red_view_tko": 0,
+}  # fmt: skip
 _ANYWHERE = frozenset({-1})  # the root of pointers that come out of memory or integers
 _LOADED = frozenset({"load_ptr_tko", "load_view_tko", "int_to_ptr", "for", "loop", "if", "reduce", "scan"})
 _SYNCHRONISING = frozenset({"acquire", "release", "acq_rel"})
@@ -26,18 +30,28 @@ def _addresses(kind: ir.Type) -> bool:
 
 def written_parameters(module: ir.Module) -> frozenset[int] | None:
     """Positions of the pointer parameters that stores and atomics may reach; None: any memory."""
+    return _reached(module, _WRITERS)
+
+
+def read_parameters(module: ir.Module) -> frozenset[int] | None:
+    """Positions of the pointer parameters that loads and atomics may reach; None: any memory."""
+    return _reached(module, _READERS)
+
+
+def _reached(module: ir.Module, accesses: Mapping[str, int]) -> frozenset[int] | None:
+    """``accesses``: by operation, which operand is the pointer or view."""
     roots: dict[int, frozenset[int]] = {
         slot: frozenset({k}) for k, slot in enumerate(module.body.arguments) if _addresses(module.args[k])
     }
-    written: set[int] = set()
+    reached: set[int] = set()
 
     def visit(region: ir.Region) -> None:
         for slot, kind in zip(region.arguments, region.argument_types, strict=True):
             if _addresses(kind):
                 roots.setdefault(slot, _ANYWHERE)
         for op in region.ops:
-            if op.name in _WRITERS:
-                written.update(roots.get(op.operands[_WRITERS[op.name]], _ANYWHERE))
+            if op.name in accesses:
+                reached.update(roots.get(op.operands[accesses[op.name]], _ANYWHERE))
             for result, kind in zip(op.results, op.result_types, strict=True):
                 if _addresses(kind):
                     roots[result] = _root(op, roots)
@@ -45,7 +59,7 @@ def written_parameters(module: ir.Module) -> frozenset[int] | None:
                 visit(inner)
 
     visit(module.body)
-    return None if -1 in written else frozenset(written)
+    return None if -1 in reached else frozenset(reached)
 
 
 def _root(op: ir.Op, roots: dict[int, frozenset[int]]) -> frozenset[int]:

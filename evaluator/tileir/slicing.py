@@ -69,7 +69,7 @@ class _Slicer:
             return False
         if op.results[0] in self.values and not self.counting:
             self.counting = self.grown = True
-        kind = op.operand_types[_values(op)[0]]
+        kind = op.operand_types[stored(op)[0]]
         counts = self.counting and isinstance(kind, ir.TileType) and str(kind.elem).startswith("i")
         return op.results[0] in self.values or counts
 
@@ -161,14 +161,14 @@ def _ways_out(op: ir.Op) -> set[str]:
 
 def _touch(op: ir.Op) -> ir.Op:
     """The store, or the atomic, without values: array and indices, or pointers and mask."""
-    values = _values(op)
+    values = stored(op)
     name = {"store_view_tko": "touch_view", "atomic_red_view_tko": "touch_view_atomic"}.get(op.name)
     name = name or ("touch_pointer" if op.name == "store_ptr_tko" else "touch_pointer_atomic")
     rest = [k not in values for k in range(len(op.operands))]
     return replace(_chosen(op, operands=rest, results=[False] * len(op.results)), name=name)
 
 
-def _values(op: ir.Op) -> tuple[int, ...]:
+def stored(op: ir.Op) -> tuple[int, ...]:
     """Which operands of a store or an atomic are what is stored."""
     return {
         "store_view_tko": (0,), "store_ptr_tko": (1,), "atomic_rmw_tko": (1,), "atomic_cas_tko": (1, 2),

@@ -152,6 +152,7 @@ def _load_lattice(
         frame.run.watcher.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read", lane)
     if len(found) == 1 and is_whole(lattice, layout.tile, layout.extents):
         return torch.as_strided(flat, *found[0][1]).to(target, copy=True, memory_format=torch.contiguous_format)
+    frame.run.padded |= view.kind.padding is None
     out = _padding(elem, view.kind.padding, frame.run.padding_fill, target).repeat(*lattice.counts, *layout.tile)
     for piece, window in found:
         out[piece.where] = torch.as_strided(flat, *window)
@@ -163,6 +164,7 @@ def _load_elements(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Te
     elem = view.tensor.elem
     address, inside = addresses_of(frame, op, view, indices)
     values = gather(frame, op, address, inside, elem).to(target)
+    frame.run.padded |= view.kind.padding is None and not bool(inside.all())
     return torch.where(inside, values, _padding(elem, view.kind.padding, frame.run.padding_fill, target))
 
 
