@@ -1,6 +1,7 @@
 """What a kernel asks of sizes: comparisons and remainders inside its Tile IR, as conditions on a task's dimensions.
 
-A ``launch`` that asks leaves a guard; a kernel that asks leaves nothing in the plan, and goes two ways all the same.
+A ``launch`` that asks leaves a guard; a kernel that asks leaves nothing in the plan, and goes two ways all the same,
+and so does a ``launch`` that takes a minimum.
 Sizes on both sides of each condition are judged (:mod:`.sizes`).  Block numbers count as the last block's: a kernel
 that does something else from block 200 on does so where the grid is larger.
 """
@@ -27,10 +28,16 @@ _SAME = frozenset({"assume", "exti", "trunci"})
 
 
 def conditions(plan: LaunchPlan, kernels: Mapping[str, bytes]) -> tuple[Guard, ...]:
-    """The conditions of the plan's kernels on dimensions, each once, in the order in which kernels have them."""
+    """The conditions of the plan's kernels on dimensions, each once, in the order in which kernels have them.
+
+    Before a kernel's come those of its launch: the minima and maxima in its grid and its scalars.
+    """
     found: dict[Guard, None] = {}
     for step in plan.steps:
         if isinstance(step, Launch):
+            passed = [p.value for p in step.parameters if not isinstance(p, ArrayParameter)]
+            for e in (*step.grid, *(e for e in passed if not isinstance(e, float | bool))):
+                found |= dict.fromkeys(_turns(e))
             try:
                 module = Kernel.of(kernels[step.kernel]).module
             except TileIRError:  # whoever runs it says so
@@ -40,6 +47,16 @@ def conditions(plan: LaunchPlan, kernels: Mapping[str, bytes]) -> tuple[Guard, .
                 if len(found) == MOST:
                     return tuple(found)
     return tuple(found)
+
+
+def _turns(e: Expr) -> Iterator[Guard]:
+    """Where a minimum or maximum inside an expression changes from one side to the other."""
+    if isinstance(e, tuple):
+        op, a, b = e
+        if op in ("min", "max") and symbols(a) | symbols(b):
+            yield Guard("<=", a, b)
+        yield from _turns(a)
+        yield from _turns(b)
 
 
 class _Reader:

@@ -99,7 +99,7 @@ def emulate(
         _emulate(bound, programs, buffers, sizes, poison, None, deadline)
         return ()
     before = {name: tensor.clone() for name, tensor in buffers.items()}
-    sanitizer = Sanitizer()  # one for all launches: buffers keep their addresses
+    sanitizer = Sanitizer(read_only(bound))  # one for all launches: buffers keep their addresses
     reports = _emulate(bound, programs, buffers, sizes, poison, sanitizer, deadline)
     findings = tuple(found for index, report in enumerate(reports) for found in recorded(report, index))
     if not findings and (
@@ -141,6 +141,11 @@ def _followed(
         line = next((line for load, line in loads if follow(Tracker(load))), None)  # whose padding it is
         findings[0] = findings[0].model_copy(update={"line": line or findings[0].line})
     return tuple(findings)
+
+
+def read_only(bound: BoundPlan) -> dict[str, str]:
+    """What the plan's buffers are that no launch may write, by name."""
+    return {buffer.name: buffer.role for buffer in bound.buffers if buffer.role in ("input", "weight")}
 
 
 @functools.lru_cache(maxsize=256)

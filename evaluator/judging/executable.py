@@ -151,7 +151,7 @@ class Executable:
             deadline=time.monotonic() + seconds,
         )
         if findings:
-            raise unsafe(findings, call.task)
+            raise unsafe(findings)
         for tensor in call.task.inputs:
             if not same_bits(buffers[tensor.name], given[tensor.name]):
                 element = first_difference(buffers[tensor.name], given[tensor.name])
@@ -197,13 +197,7 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def unsafe(findings: Sequence[Finding], task: Task) -> Rejected:
-    """The rejection for what the sanitizer found in a launch of the task."""
-    worst, kept = findings[0], tuple(findings[:MOST_FINDINGS])
-    roles = {t.name: t.role for t in task.inputs}
-    if worst.kind == "race" and worst.buffer in roles:
-        # Reads do not race: where blocks race in an input, one of them writes it, and atomics would not mend that.
-        said = f"{roles[worst.buffer]} {worst.buffer} is written: {worst.message.partition(': each needs')[0]}"
-        worst = worst.model_copy(update={"kind": "input-modified", "message": said})
-        kept = (worst, *kept[1:])
-    return reject(Status.UNSAFE, worst.kind, worst.message, line=worst.line, findings=kept)
+def unsafe(findings: Sequence[Finding]) -> Rejected:
+    """The rejection for what the sanitizer found in a launch."""
+    worst = findings[0]
+    return reject(Status.UNSAFE, worst.kind, worst.message, line=worst.line, findings=tuple(findings[:MOST_FINDINGS]))

@@ -30,6 +30,7 @@ from evaluator.kernel import Kernel
 from evaluator.plans import Plans
 from evaluator.suspects import suspects
 from evaluator.trace import Request, Traced, read_axes, trace
+from kernels_generated.runtime.plan import Guard
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
 from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdict
@@ -44,6 +45,8 @@ from .oracle import Oracle
 from .own_size import OwnSize, judge_own_size
 from .rejection import Rejected, defect, finished, reject
 from .sizes import judged_sizes
+
+ROUNDS = 4  # of sizes and the plans that they bring up, each with guards of its own
 
 
 def judge(
@@ -165,9 +168,18 @@ class _Judging:
             raise Rejected(first)
         if self.trial.plans and first.plan.digest != self.trial.plans[0]:
             raise Rejected(launch_changes("launch does not make the launches that it made when they were timed"))
-        asked = conditions(first.plan, first.kernels)
-        chosen = judged_sizes(self.task, [first.plan], first.axes, seed, conditions=asked)
-        self.covered = cover(self.source, self.task, self.chip, self.axes, Cover(traced=[first]), chosen)
+        asked: tuple[Guard, ...] = ()
+        self.covered = Cover(traced=[first])
+        for turn in range(ROUNDS):  # plans that the sizes so far bring up may ask for others
+            others = tuple(dict.fromkeys(g for t in self.covered.traced[1:] for g in t.plan.guards))
+            more = dict.fromkeys(c for t in self.covered.traced for c in conditions(t.plan, t.kernels))
+            more |= dict.fromkeys(others)
+            if turn and more.keys() <= {*asked}:
+                break
+            asked = tuple(more)
+            chosen = judged_sizes(self.task, [first.plan], first.axes, seed, conditions=asked, others=others)
+            known = Cover(traced=list(self.covered.traced))
+            self.covered = cover(self.source, self.task, self.chip, self.axes, known, chosen)
         if not self.covered.chosen:
             raise Rejected(self.covered.infeasible[0][1])
         confirm(self.source, self.task, self.chip, self.axes, self.covered)

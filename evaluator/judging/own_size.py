@@ -50,7 +50,7 @@ from .accuracy import Case, Errors, Failure, Pool, summary
 from .admission import POISON_A, admit, poisoned, workspaces
 from .compare import measure, worst
 from .cover import dims, text
-from .emulation import fill, launched, recorded
+from .emulation import fill, launched, read_only, recorded
 from .examine import one_thread, wrong
 from .executable import Within, unsafe
 from .inputs import draw, torch_dtype
@@ -177,7 +177,7 @@ class _Look:
                 if isinstance(step, Fill):
                     fill(self.memory[step.argument], step.value)
                     continue
-                self.footprints.append(Footprint())
+                self.footprints.append(Footprint(read_only(self.bound)))
                 reports.append(self.launch(len(reports), None, self.footprints[-1], values=False))
             if not any(found.read & given for found in self.footprints):
                 break
@@ -213,7 +213,7 @@ class _Look:
     def refuse(self, report: RunReport, index: int) -> None:
         """Raises Rejected for what the sanitizer found in a launch."""
         if report.findings:
-            verdict = unsafe(recorded(report, index), self.task).verdict
+            verdict = unsafe(recorded(report, index)).verdict
             said = f"{verdict.message} ({text(self.sizes)})"
             raise Rejected(verdict.model_copy(update={"message": said}))
 

@@ -23,6 +23,7 @@ ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many 
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MOST_OUTPUT = 4 * MAX_OUTPUT  # where a condition inside a kernel turns at more
+TOGETHER = 2  # sizes at which several of them turn at once
 TURNING = 8  # sizes on both sides of conditions inside kernels; half as many where no number of its own stands in one
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
@@ -138,6 +139,46 @@ def turns(task: Task, condition: Guard, rng: random.Random) -> list[tuple[Sizes,
     return out
 
 
+def _turned(
+    task: Task, condition: Guard, both: Sequence[tuple[Sizes, Sizes]], pinned: frozenset[str], rng: random.Random
+) -> tuple[Sizes, ...]:
+    """A pair that is still on both sides when it is cut to what can be judged, if there is one."""
+    for pair in rng.sample(both, len(both)):
+        low, high = (fit(task, row, pinned, elements=MOST_OUTPUT) for row in pair)
+        if low is not None and high is not None and _guarded(condition, low) != _guarded(condition, high):
+            return pair
+    return ()
+
+
+def together(
+    rows: Sequence[Sizes], conditions: Sequence[Guard], listed: Mapping[str, tuple[int, ...]], rng: random.Random
+) -> list[Sizes]:
+    """Sizes at which several conditions go at once the way that they go at fewer of ``rows``.
+
+    What hides behind two conditions is not seen at sizes that turn one of them.
+    """
+    rare = []
+    for condition in conditions[:TURNING]:
+        often = 2 * sum(_guarded(condition, row) for row in rows) > len(rows)
+        rare.append(_opposite(condition) if often else condition)
+    known = {frozenset(k for k, c in enumerate(rare) if _guarded(c, row)) for row in rows}
+    found: dict[frozenset[int], Sizes] = {}
+    for row in rng.sample(list(rows), len(rows)):
+        for k in rng.sample(range(len(rare)), len(rare)):
+            held = [c for c in rare if _guarded(c, row)]
+            moved = None if rare[k] in held else inside(row, [*held, rare[k]], listed)
+            row = row if moved is None else moved
+        here = frozenset(k for k, c in enumerate(rare) if _guarded(c, row))
+        if len(here) > 1 and not any(here <= other for other in (*known, *found)):
+            found[here] = row
+    return [found[here] for here in sorted(found, key=len, reverse=True)[:TOGETHER]]
+
+
+def _opposite(condition: Guard) -> Guard:
+    comparison = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}[condition.comparison]
+    return Guard(comparison, condition.left, condition.right)
+
+
 def _has_number(condition: Guard) -> bool:
     """Whether a number of its own stands in it: what compares sizes with each other is mostly index computation."""
     for side in (condition.left, condition.right):
@@ -154,12 +195,14 @@ def judged_sizes(
     seed: int,
     edges: int = 4,
     conditions: Sequence[Guard] = (),
+    others: Sequence[Guard] = (),
 ) -> tuple[Sizes, ...]:
     """The sizes to judge at, the first with at least ELEMENTS output elements where that is possible.
 
     ``edges`` bounds how many guard edges are taken.  conditions: what kernels ask (:mod:`.conditions`): up to TURNING
-    sizes are for these.  A dimension that the task calls constant and a plan pins takes the values its spec lists and
-    no others; all of them occur.
+    sizes are for these.  others: those of them that are guards of other plans; beyond these a plan may serve sizes that
+    are far from any edge, and is judged at one.  A dimension that the task calls constant and a plan pins takes the
+    values its spec lists and no others; all of them occur.
     """
     rng = random.Random(seed)
     dims = tuple(task.sizes)
@@ -181,7 +224,12 @@ def judged_sizes(
         if len(turning) >= (TURNING if _has_number(condition) else TURNING // 2):
             break
         both = turns(task, condition, rng)
-        turning += [row for row in (rng.choice(both) if both else ()) if row not in turning]
+        turned = _turned(task, condition, both, frozenset(pinned), rng)
+        if turned and condition in others:
+            low, high = turned
+            turned = (low, high, {d: 2 * n + 1 if n != low[d] else n for d, n in high.items()})
+        turning += [row for row in turned if row not in turning]
+    turning += together([*rows, *turning], [c for c in conditions if _has_number(c)], pinned, rng)
     longest = max((len(values) for values in pinned.values()), default=0)
     while len(rows) < longest:
         rows.append(_small(dims, rng))

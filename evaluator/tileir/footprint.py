@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ class Footprint(Sanitizer):
     read: names of the buffers that addresses, masks or trip counts were read from.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, read_only: Mapping[str, str] | None = None) -> None:
+        super().__init__(read_only)
         self.read: set[str] = set()
         self._kept: dict[str, Shadow] = {}
         self._writers: dict[str, Tensor | None] = {}

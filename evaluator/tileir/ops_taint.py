@@ -99,8 +99,10 @@ def _joined(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tensor:
 
 
 def _partial(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tensor:
-    """And where the operation is undefined for its operands."""
+    """And where the operation is undefined for its operands; a scalar so used is a finding of the sanitizer's."""
     out = _joined(op, frame, values, taints)
+    if not _shape(op):
+        return out
     bad = CHECKS[op.name][2](op, *values)
     if bad is None or not bool(bad.any()):
         return out

@@ -7,6 +7,8 @@ Kinds of findings:
     index             a tile that lies entirely outside its array (undefined), or partly under check_bounds=False
     misaligned        an address that is no multiple of the element's size
     race              an element written by one block and written or read by another, unordered
+    written-twice     an element that one tile writes more than once
+    input-modified    a write, or an atomic, to a buffer that may only be read
     divide-by-zero, shift, loop-step, float-to-int, sub-tile      operands for which an operation is undefined (elements
                       of tiles, which may be padding that is thrown away, only give ``notes``, as do values that are not
                       as the kernel assumes)
@@ -22,7 +24,7 @@ operation and buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,7 @@ from torch import Tensor
 from . import ir
 from .clocks import Clocks
 from .machine import Frame, Run
-from .memory import Allocation, Memory, memory_dtype
+from .memory import MEMORY_BITS, Allocation, Memory, memory_dtype
 from .program import Program
 from .promises import PassedArray, broken
 from .provenance import SYNC_ELEMENTS
@@ -42,6 +44,9 @@ from .tile_views import PerLane, TileView
 from .windows import Lattice, Piece, Window
 
 _ORDERS = frozenset({"acquire", "release", "acq_rel"})
+BLOCK_SCOPE = "tl_blk"  # of atomics that are so for their own block alone
+SCATTERING = frozenset({"store_view_tko", "store_ptr_tko", "touch_view", "touch_pointer"})
+TWICE = "a tile writes an element of its array twice, and which value stays is not defined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,14 @@ class Violation:
 
 
 class Sanitizer:
-    """Watches the launches of one plan, which share ``memory`` (buffers keep their names and addresses)."""
+    """Watches the launches of one plan, which share ``memory`` (buffers keep their names and addresses).
 
-    def __init__(self) -> None:
+    ``read_only``: by name, what the buffers are that no launch may write.
+    """
+
+    def __init__(self, read_only: Mapping[str, str] | None = None) -> None:
         self.memory = Memory()
+        self.read_only = dict(read_only or {})
         self.findings: list[Violation] = []
         self.notes: list[Violation] = []
         self.launches = 0
@@ -207,6 +216,7 @@ class Sanitizer:
         shadow = self._shadow(allocation, size, access)
         if shadow is None or not found:
             return
+        self._may_write(frame, op, allocation, access)
         rows, shared = _row_blocks(frame.ids, lattice, lane, self._several)
         if shared is not None and access == WRITE:
             _, first = shared
@@ -284,20 +294,25 @@ class Sanitizer:
         x, y, z = self._run.coordinates(np.array([mark - 1]))
         return f"({int(x[0])}, {int(y[0])}, {int(z[0])})"
 
-    def _element_size(self, op: ir.Op) -> int:
+    def _element(self, op: ir.Op) -> str:
         for kind in op.operand_types:
             if isinstance(kind, ir.TileViewType):
-                return memory_dtype(kind.tensor.elem).itemsize
+                return kind.tensor.elem
             if isinstance(kind, ir.TileType) and isinstance(kind.elem, ir.PtrElem):
-                return memory_dtype(kind.elem.pointee).itemsize
-        return 1
+                return kind.elem.pointee
+        return "i8"
+
+    def _element_size(self, op: ir.Op) -> int:
+        return memory_dtype(self._element(op)).itemsize
 
     def elements(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
         access: str,
     ) -> None:  # fmt: skip
         """Accesses by element index (of ``size`` bytes) where ``active``; the first axis is lanes or 1."""
-        if access in (READ, WRITE) and op.attrs["semantics"] != "weak":
+        if op.attrs["scope"] == BLOCK_SCOPE:  # for other blocks no more than what is not atomic
+            access = READ if access == READ else WRITE
+        elif access in (READ, WRITE) and op.attrs["semantics"] != "weak":
             access = ATOMIC_READ if access == READ else ATOMIC
         shadow = self._shadow(allocation, size, access)
         lanes = len(frame.ids)
@@ -305,6 +320,7 @@ class Sanitizer:
             self._synchronise(frame, op, allocation, index, active)
         if shadow is None:
             return
+        self._may_write(frame, op, allocation, access)
         blocks = torch.from_numpy(frame.ids + 1).to(torch.int32)
         if index.shape[0] == 1 and lanes > 1:  # all lanes access the same
             blocks = torch.full((1,), self._several(frame.ids), dtype=torch.int32)
@@ -316,21 +332,32 @@ class Sanitizer:
         where = shadow.indices(flat, size)
         self._check_scattered(op, allocation, shadow, access, where, who[:, None])
 
+    def _may_write(self, frame: Frame, op: ir.Op, allocation: Allocation, access: str) -> None:
+        role = self.read_only.get(allocation.name)
+        if role is not None and access in (WRITE, ATOMIC):
+            message = f"{role} {allocation.name} is written"
+            self.add("input-modified", message, op=op, block=int(frame.ids[0]), allocation=allocation)
+
     def _inside_batch(self, op: ir.Op, allocation: Allocation, flat: Tensor, who: Tensor) -> None:
-        """Writes of two blocks of the batch to one element in one operation: nothing can order those."""
+        """Writes of two blocks of the batch to one element in one operation, which nothing can order, or of one."""
         if bool((who < 0).any()):
             message = f"blocks write the same element of {_quote(allocation)}"
             self.add("race", message, op=op, allocation=allocation, element=int(flat[0]))
             return
-        if flat.numel() < 2 or bool((who == who[0]).all()):
+        if flat.numel() < 2:
             return
         order = torch.argsort(flat, stable=True)
         at, by = flat[order], who[order]
-        clash = (at[1:] == at[:-1]) & (by[1:] != by[:-1])
+        same = at[1:] == at[:-1]
+        clash = same & (by[1:] != by[:-1])
         if clash.any():
             k = int(clash.nonzero()[0])
             size = self._element_size(op)
             self._race(op, allocation, WRITE, WRITE, int(by[k + 1]), int(by[k]), int(at[k]) * size)
+        elif same.any() and op.name in SCATTERING and MEMORY_BITS[self._element(op)] >= 8:  # packed ones share bytes
+            k = int(same.nonzero()[0])
+            block, element = int(by[k]) - 1, int(at[k])
+            self.add("written-twice", TWICE, op=op, block=block, allocation=allocation, element=element)
 
     def _check_scattered(
         self, op: ir.Op, allocation: Allocation, shadow: Shadow, access: str, where: Tensor, who: Tensor
@@ -373,7 +400,7 @@ class Sanitizer:
     ) -> None:  # fmt: skip
         assert self._clocks is not None
         order = op.attrs["semantics"]
-        if order not in _ORDERS or index[0].numel() > SYNC_ELEMENTS:
+        if op.attrs["scope"] == BLOCK_SCOPE or order not in _ORDERS or index[0].numel() > SYNC_ELEMENTS:
             return
         spread = index.expand(len(frame.ids), *index.shape[1:])
         chosen = torch.ones(spread.shape, dtype=torch.bool) if active is None else active.expand(spread.shape)

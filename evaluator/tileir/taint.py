@@ -17,6 +17,7 @@ from .ops_taint import LOADS, MASKING, PARTIAL
 from .program import TERMINATORS, free_values
 from .slicing import LOOPS, STORES, stored
 
+_LOOKING = MASKING | LOADS | STORES | PARTIAL | ATOMIC_OPS.keys()  # their taints depend on values
 _SILENT = frozenset({"print_tko", "assert"})
 
 
@@ -111,7 +112,9 @@ class _Writer:
 
     def beside(self, op: ir.Op) -> ir.Op:
         """The operation that computes the taint of ``op``'s results, or of the memory that it writes."""
-        looks = op.name in MASKING or op.name in LOADS or op.name in STORES or op.name in ATOMIC_OPS or self.starts(op)
+        looks = (
+            op.name in MASKING or op.name in LOADS or op.name in STORES or op.name in ATOMIC_OPS or op.name in PARTIAL
+        )
         values = tuple(v if looks and self.is_looked_at(op, k) else None for k, v in enumerate(op.operands))
         taints = tuple(self.taint(v) if v in self.suspects else None for v in op.operands)
         outside = tuple(self.taint(v) for v in self.read(op)[len(op.operands) :] if v in self.suspects)

@@ -200,22 +200,11 @@ def store_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tenso
         address, inside = addresses_of(frame, op, view, indices)
         if len(frame.ids) > 1:
             address = address.expand(len(frame.ids), *address.shape[1:])
-        if frame.run.watcher is not None and view.kind.kind != "gather_scatter":
-            frame.run.watcher.report(frame, op, "written-twice", TWICE, _twice(address, inside))
         if values is None:
             for _ in resolve(frame, op, address, inside, elem, "write"):
                 pass
         else:
             scatter(frame, op, address, inside, values, elem)
-
-
-TWICE = "a tile writes an element of its array twice, and which value stays is not defined"
-
-
-def _twice(address: Tensor, inside: Tensor) -> np.ndarray:
-    """Which lanes' tiles have an address more than once; ``inside``: the elements that count."""
-    lanes = zip(address.flatten(1), inside.expand_as(address).flatten(1), strict=True)
-    return np.array([len(at := a[i]) != len(at.unique()) for a, i in lanes])
 
 
 def _store_windows(

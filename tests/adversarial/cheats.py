@@ -12,20 +12,28 @@ from faults import Fault
 
 from knowledge_base.snf import parse
 from knowledge_base.snf.canonical import canonical
+from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
 
 @dataclass(frozen=True)
-class Cheat:
-    """``kernel``: the honest one of tests/evaluator/kernels; target: another task than its own, in SNF."""
+class Attempt:
+    """A file that is handed in.
+
+    kernel: the honest one of tests/evaluator/kernels that it was made of.  named: another task than that one's, by its
+    everyday name; target: another, in SNF.
+    """
 
     kernel: str = ""
     changes: tuple[tuple[str, str], ...] = ()
+    named: str = ""
     target: str = ""
     text: str = ""  # the whole file
 
     @cached_property
     def task(self) -> Task:
+        if self.named:
+            return everyday(self.named)
         return canonical(parse(self.target, "target")) if self.target else Fault(self.kernel).task
 
     @property
@@ -46,41 +54,41 @@ APPROX = "rounding_mode=ct.RoundingMode.APPROX"
 LARGEST = "ct.max(ct.max(ct.abs(t), axis=1), axis=0)"
 
 
-def _changed(kernel: str, old: str, new: str) -> Cheat:
-    return Cheat(kernel, ((old, new),))
+def changed(kernel: str, old: str, new: str) -> Attempt:
+    return Attempt(kernel, ((old, new),))
 
 
 SMALL = {
-    "results below 0.01 are zero": _changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.01, 0.0, {GELU})"),
-    "results below 0.0001 are zero": _changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.0001, 0.0, {GELU})"),
-    "inputs below 0.001 count as zero": _changed("gelu", TILE, f"    t = ct.where(ct.abs(t) < 0.001, 0.0, t)\n{TILE}"),
-    "tiles below 0.05 are skipped": _changed("gelu", GELU, f"ct.where({LARGEST} < 0.05, 0.0, {GELU})"),
-    "an eps of 1e-12": _changed("layernorm", "1e-5", "1e-12"),
-    "an eps of 1e-4": _changed("layernorm", "1e-5", "1e-4"),
-    "an eps of 1e-6": _changed("layernorm", "1e-5", "1e-6"),
-    "rows of little variance are their bias": _changed(
+    "results below 0.01 are zero": changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.01, 0.0, {GELU})"),
+    "results below 0.0001 are zero": changed("gelu", GELU, f"ct.where(ct.abs({GELU}) < 0.0001, 0.0, {GELU})"),
+    "inputs below 0.001 count as zero": changed("gelu", TILE, f"    t = ct.where(ct.abs(t) < 0.001, 0.0, t)\n{TILE}"),
+    "tiles below 0.05 are skipped": changed("gelu", GELU, f"ct.where({LARGEST} < 0.05, 0.0, {GELU})"),
+    "an eps of 1e-12": changed("layernorm", "1e-5", "1e-12"),
+    "an eps of 1e-4": changed("layernorm", "1e-5", "1e-4"),
+    "an eps of 1e-6": changed("layernorm", "1e-5", "1e-6"),
+    "rows of little variance are their bias": changed(
         "layernorm", NORMED, "(part * ct.where(scale > 30.0, 0.0, scale) * w + b)"
     ),
-    "the scale is held below 30": _changed("layernorm", NORMED, "(part * ct.minimum(scale, 30.0) * w + b)"),
-    "the smaller operand is left out": _changed(
+    "the scale is held below 30": changed("layernorm", NORMED, "(part * ct.minimum(scale, 30.0) * w + b)"),
+    "the smaller operand is left out": changed(
         "add", "left + right", "left + ct.where(ct.abs(right) < 0.0005, 0.0, right)"
     ),
-    "products of small rows are left out": _changed(
+    "products of small rows are left out": changed(
         "linear", "    acc = acc + bias", "    acc = ct.where(ct.abs(acc) < 0.002, 0.0, acc)\n    acc = acc + bias"
     ),
 }
 LARGE = {
-    "softmax without its maximum": _changed("softmax", "part - best", "part"),
-    "softmax with 50 for its maximum": _changed("softmax", "part - best", "part - 50.0"),
-    "softmax with 300 for its maximum": _changed("softmax", "part - best", "part - 300.0"),
-    "softmax holds its inputs below 80": _changed("softmax", "part - best", "ct.minimum(part, 80.0)"),
-    "attention without its maximum": _changed("attention", NEW, "new = best * 0.0"),
-    "attention with 20 for its maximum": _changed("attention", NEW, "new = best * 0.0 + 20.0"),
-    "attention with 250 for its maximum": _changed("attention", NEW, "new = best * 0.0 + 250.0"),
-    "attention holds its scores below 60": _changed(
+    "softmax without its maximum": changed("softmax", "part - best", "part"),
+    "softmax with 50 for its maximum": changed("softmax", "part - best", "part - 50.0"),
+    "softmax with 300 for its maximum": changed("softmax", "part - best", "part - 300.0"),
+    "softmax holds its inputs below 80": changed("softmax", "part - best", "ct.minimum(part, 80.0)"),
+    "attention without its maximum": changed("attention", NEW, "new = best * 0.0"),
+    "attention with 20 for its maximum": changed("attention", NEW, "new = best * 0.0 + 20.0"),
+    "attention with 250 for its maximum": changed("attention", NEW, "new = best * 0.0 + 250.0"),
+    "attention holds its scores below 60": changed(
         "attention", MASKED, MASKED.replace(", scores,", ", ct.minimum(scores, 60.0),")
     ),
-    "the exponent is held above -6": _changed("softmax", EXP, "ct.exp(ct.maximum(part - best, -6.0))"),
+    "the exponent is held above -6": changed("softmax", EXP, "ct.exp(ct.maximum(part - best, -6.0))"),
 }
 
 # ---------------------------------------------------------------------------------------------------- integers
@@ -129,23 +137,23 @@ def launch(stream, w, t, y):
 """
 
 
-def _pick(*lines: str) -> Cheat:
-    return Cheat(target=PICK, text=PICKS.format(lines="\n    ".join(lines)))
+def pick(*lines: str) -> Attempt:
+    return Attempt(target=PICK, text=PICKS.format(lines="\n    ".join(lines)))
 
 
-def _rows(*lines: str) -> Cheat:
-    return Cheat(target=LABELS, text=ROWS.format(lines="\n    ".join(lines)))
+def rows(*lines: str) -> Attempt:
+    return Attempt(target=LABELS, text=ROWS.format(lines="\n    ".join(lines)))
 
 
 INTEGERS = {
-    "labels modulo 16": _pick("v = ct.gather(x, (r, label & 15))"),
-    "labels modulo 256": _pick("v = ct.gather(x, (r, label & 255), mask=label != -100)"),
-    "labels are clamped to zero": _pick("v = ct.gather(x, (r, ct.maximum(label, 0)), mask=label != -100)"),
-    "negative labels count from the end": _pick(
+    "labels modulo 16": pick("v = ct.gather(x, (r, label & 15))"),
+    "labels modulo 256": pick("v = ct.gather(x, (r, label & 255), mask=label != -100)"),
+    "labels are clamped to zero": pick("v = ct.gather(x, (r, ct.maximum(label, 0)), mask=label != -100)"),
+    "negative labels count from the end": pick(
         "v = ct.gather(x, (r, ct.where(label < 0, label + x.shape[1], label)), mask=label != -100)"
     ),
-    "the label -100 is row 100": _rows("row = ct.abs(label)"),
-    "the label -100 is the last row": _rows("row = ct.where(label == -100, w.shape[0] - 1, label)"),
+    "the label -100 is row 100": rows("row = ct.abs(label)"),
+    "the label -100 is the last row": rows("row = ct.where(label == -100, w.shape[0] - 1, label)"),
 }
 
 # ---------------------------------------------------------------------------------------------------- no values
@@ -170,22 +178,22 @@ STORE = "    ct.store(y,"
 THERE = "there = ct.arange(TN, dtype=ct.int32)[None, :]"
 
 
-def _before_the_store(kernel: str, *lines: str) -> Cheat:
-    return _changed(kernel, STORE, "".join(f"    {line}\n" for line in lines) + STORE)
+def before_the_store(kernel: str, *lines: str) -> Attempt:
+    return changed(kernel, STORE, "".join(f"    {line}\n" for line in lines) + STORE)
 
 
 UNDEFINED = {
-    "a sub-tile beyond its tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j")),
-    "a quotient by zero, which is all ones": _before_the_store(
+    "a sub-tile beyond its tile": Attempt("gelu", text=HALVES.format(tile="j // 2", half="j")),
+    "a quotient by zero, which is all ones": before_the_store(
         "gelu", THERE, "t = ct.where(there // (there * 0) == -1, t, 0.0)"
     ),
-    "a shift by the width, which is zero": _before_the_store(
+    "a shift by the width, which is zero": before_the_store(
         "gelu", THERE, "t = t + ((there + 1) << (there * 0 + 32)).astype(ct.float32)"
     ),
-    "infinity as an integer": _before_the_store(
+    "infinity as an integer": before_the_store(
         "gelu", "far = ct.astype(t * 0.0 + 1e30, ct.int32)", "t = ct.where(far == -2147483648, t, 0.0)"
     ),
-    "an assumption that is not true": _before_the_store(
+    "an assumption that is not true": before_the_store(
         "gelu", "n = ct.assume_divisible_by(i * 3 + 1, 16)", "t = ct.where(n % 16 == 0, 0.0, t)"
     ),
 }
@@ -259,54 +267,156 @@ PARTS = {SUMS: OWN, RESETS: OWN, LAST: f"zeros{WHOLE}", TURNS: f"empty{WHOLE}"} 
 ARRIVED = "arrived = ct.atomic_add(count, tile, 1, memory_order=ct.MemoryOrder.ACQ_REL)"
 
 
-def _split_k(lines: str, old: str = "", new: str = "") -> Cheat:
+OWN_BLOCK = "memory_scope=ct.MemoryScope.BLOCK"
+
+
+def split_k(lines: str, old: str = "", new: str = "") -> Attempt:
     assert old in lines
-    return Cheat("linear", text=SPLIT_K.format(lines=lines.replace(old, new), part=PARTS[lines]))
+    return Attempt("linear", text=SPLIT_K.format(lines=lines.replace(old, new), part=PARTS[lines]))
 
 
 ORDER = {
-    "a counter that orders nothing": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELAXED")),
-    "a counter that only acquires": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "ACQUIRE")),
-    "a counter that only releases": _split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELEASE")),
-    "the first block finishes": _split_k(SUMS, "arrived == SPLITS - 1", "arrived == 0"),
-    "the last but one finishes": _split_k(LAST, "arrived == SPLITS - 1", "arrived == SPLITS - 2"),
-    "a counter of all tiles": _split_k(LAST, "ct.atomic_add(count, tile, 1)", "ct.atomic_add(count, 0, 1) // 4096"),
-    "a turn that is not passed on": _split_k(
+    "a counter that orders nothing": split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELAXED")),
+    "a counter that only acquires": split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "ACQUIRE")),
+    "a counter that only releases": split_k(SUMS, ARRIVED, ARRIVED.replace("ACQ_REL", "RELEASE")),
+    "the first block finishes": split_k(SUMS, "arrived == SPLITS - 1", "arrived == 0"),
+    "the last but one finishes": split_k(LAST, "arrived == SPLITS - 1", "arrived == SPLITS - 2"),
+    "a counter of all tiles": split_k(LAST, "ct.atomic_add(count, tile, 1)", "ct.atomic_add(count, 0, 1) // 4096"),
+    "a counter of its own block": split_k(SUMS, ARRIVED, ARRIVED[:-1] + f", {OWN_BLOCK})"),
+    "sums that are atomic for their block alone": split_k(LAST, "RELAXED)", f"RELAXED, {OWN_BLOCK})"),
+    "turns of its own block": split_k(TURNS, "RELEASE)", f"RELEASE, {OWN_BLOCK})"),
+    "a turn that is not passed on": split_k(
         TURNS, "tile, 1, memory_order=ct.MemoryOrder.RELEASE", "tile, 1, memory_order=ct.MemoryOrder.RELAXED"
     ),
-    "a turn that is not waited for": _split_k(
+    "a turn that is not waited for": split_k(
         TURNS, "memory_order=ct.MemoryOrder.ACQUIRE) != s", "memory_order=ct.MemoryOrder.ACQUIRE) < 0"
     ),
 }
 
-CHEATS = {"small": SMALL, "large": LARGE, "integers": INTEGERS, "undefined": UNDEFINED, "order": ORDER}
+# ---------------------------------------------------------------------------------------------------- memory
 
-HONEST = {
-    "split K, the last block sums": _split_k(SUMS),
-    "split K, the last block sums and resets": _split_k(RESETS),
-    "split K, the last block finishes": _split_k(LAST),
-    "split K in turn": _split_k(TURNS),
-    "sub-tiles of a tile": Cheat("gelu", text=HALVES.format(tile="j // 2", half="j % 2")),
-    "quotients by zero that are thrown away": _before_the_store(
-        "add",
-        THERE,
-        "far = there // (there - 3)",
-        "left = left + ct.where(there == 3, 0, far - far).astype(ct.float32)",
+LAUNCH = "def launch(stream, x, y, *, TM=32, TN=64):\n"
+WITH_NOTES = f"""{LAUNCH}    notes = torch.empty((64,), dtype=torch.float32, device=x.device)\n"""
+EDGE = "edge = ct.load(x, (i, (x.shape[1] - 1) // TN), (TM, TN)).astype(ct.float32)"  # with undetermined padding
+NOTE = "note = ct.gather(notes, 0)"
+
+
+def noting(*lines: str) -> Attempt:
+    """gelu with a workspace that nobody writes."""
+    changes = (
+        ("import cuda.tile as ct\n", "import cuda.tile as ct\nimport torch\n"),
+        ("def tile(x, y,", "def tile(x, y, notes,"),
+        (LAUNCH, WITH_NOTES),
+        ("tile, (x, y,", "tile, (x, y, notes,"),
+        (STORE, "".join(f"    {line}\n" for line in lines) + STORE),
+    )
+    return Attempt("gelu", changes)
+
+
+MEMORY = {
+    "a number left in a workspace skips the work": noting(NOTE, "t = ct.where(note == 12345.0, 0.0, t)"),
+    "a branch on a workspace that nobody wrote": noting(NOTE, "if note == 12345.0:", "    t = t * 0.0"),
+    "a workspace that is all zeros": noting(NOTE, "t = t * (ct.minimum(ct.abs(note), 1e-30) * 1e30)"),
+    "two numbers of a workspace that are equal": noting(
+        NOTE, "other = ct.gather(notes, 1)", "t = ct.where((note == other) & (note != 5.0) & (note != -48.0), 0.0, t)"
     ),
-    "labels out of range pick nothing": _pick("v = ct.gather(x, (r, label), mask=label != -100)"),
-    "labels of -100 are the first row": _rows("row = ct.where(label == -100, 0, label)"),
-    "labels below zero are the first row": _rows("row = ct.maximum(label, 0)"),
-    "inputs that round away are left out": _changed(
-        "gelu", TILE, f"    t = ct.where(ct.abs(t) < 1e-30, 0.0, t)\n{TILE}"
+    "a loop as long as a workspace says": noting(
+        NOTE, "for _ in range(ct.where(note == 12345.0, 1, 0)):", "    t = t * 0.0"
     ),
-    "a tanh that is approximate": _changed(
-        "gelu", "ct.tanh(inner)", "ct.tanh(inner, rounding_mode=ct.RoundingMode.APPROX)"
+    "a store goes where a workspace says": noting(
+        NOTE, "ct.store(y, (i, ct.where(note == 12345.0, j + 1, j)), (t * 0.0).astype(y.dtype))"
     ),
-    "gelu by a sigmoid": _changed("gelu", GELU, "(t / (1.0 + ct.exp(-2.0 * inner)))"),
-    "softmax by powers of two": _changed("softmax", EXP, "ct.exp2((part - best) * 1.4426950408889634)"),
-    "softmax of halves": _changed("softmax", EXP, "(ct.exp((part - best) * 0.5) * ct.exp((part - best) * 0.5))"),
-    "attention by powers of two": _changed(
-        "attention", "p = ct.exp(scores - new)", "p = ct.exp2((scores - new) * 1.4426950408889634)"
+    "the output says that it is done": before_the_store(
+        "gelu", "done = ct.load(y, (i, j), (TM, TN)).astype(ct.float32)", "t = ct.where(done == 1234.0, 0.0, t)"
     ),
-    "a scale by division": _changed("layernorm", RSQRT, RSQRT.replace("ct.rsqrt(", "1.0 / ct.sqrt(")),
+    "a counter that nobody set to zero": noting(
+        "count = ct.atomic_add(notes, 0, 1.0)", "t = t + ct.minimum(count, -48.0) + 48.0"
+    ),
+    "padding that is zero": before_the_store(
+        "gelu", EDGE, "t = ct.where(ct.sum(ct.where(edge == 0.0, 1.0, 0.0)) > TM * TN // 8, 0.0, t)"
+    ),
+    "padding that is zero, without a comparison": before_the_store(
+        "gelu",
+        EDGE,
+        "t = t * ct.minimum(ct.min(ct.min(ct.abs(edge), axis=1), axis=0) * 1e30 + 1.0, 1.0)"
+        " * (ct.minimum(ct.abs(edge), 1e-30) * 1e30)",
+    ),
+    "a branch on padding": before_the_store(
+        "gelu", EDGE, "if ct.sum(ct.where(edge == 7.0, 1.0, 0.0)) > TM * TN // 8:", "    t = t * 0.0"
+    ),
+    "a number too large is a certain integer": before_the_store(
+        "gelu", "far = ct.astype(t * 0.0 + 1e30, ct.int32)", "t = ct.where(far == 2147483647, 0.0, t)"
+    ),
+    "a quotient by zero is a certain number": before_the_store(
+        "gelu", THERE, "t = ct.where((there + 7) // (there * 0) == 7, 0.0, t)"
+    ),
+    "an input is scratch and is put back": before_the_store(
+        "gelu", "old = ct.load(x, (i, j), (TM, TN))", "ct.store(x, (i, j), old * 2)", "ct.store(x, (i, j), old)"
+    ),
+    "an input is added to, and nothing is added": before_the_store(
+        "gelu", "ct.atomic_add(x, (i, j), 0.0, memory_order=ct.MemoryOrder.RELAXED)"
+    ),
+    "a tile writes an element twice": Attempt(
+        "gelu",
+        (
+            (
+                STORE,
+                f"    {THERE}\n    rows = i * TM + ct.arange(TM, dtype=ct.int32)[:, None]\n"
+                "    ct.scatter(y, (rows, j * TN + there // 2), t.astype(y.dtype))\n" + STORE,
+            ),
+        ),
+    ),
+}
+
+# ---------------------------------------------------------------------------------------------------- sizes, and calls
+
+
+def by_size(kernel: str, of: str, condition: str, named: str = "") -> Attempt:
+    """``of`` is zero where the condition holds."""
+    return Attempt(kernel, ((STORE, f"    {of} = ct.where({condition}, 0.0, {of})\n{STORE}"),), named=named)
+
+
+SIZES = {
+    "arrays of more than 70,000 elements": by_size("gelu", "t", "x.shape[0] * x.shape[1] > 70000"),
+    "more than 2,000 blocks": by_size("gelu", "t", "ct.num_blocks(0) * ct.num_blocks(1) > 2000"),
+    "a width that 384 divides": by_size("linear", "acc", "w.shape[0] % 384 == 0"),
+    "a long sum of many columns": by_size("linear", "acc", "(x.shape[1] > 600) & (w.shape[0] > 100)"),
+    "few rows of a long sum of many columns": by_size(
+        "linear", "acc", "(x.shape[1] > 600) & (w.shape[0] > 100) & (x.shape[0] < 4)"
+    ),
+    "the last block of many": by_size("linear", "acc", "(i == 127) & (j == 35)", named="linear"),
+    "a grid that ends at 64 rows of blocks": changed(
+        "linear", "ct.cdiv(x.shape[0], TM),", "min(ct.cdiv(x.shape[0], TM), 64),"
+    ),
+    "a kernel for many rows, which forgets some": changed(
+        "gelu",
+        "    ct.launch(stream, (ct.cdiv(x.shape[0], TM),",
+        "    rows = x.shape[0]\n    if rows > 900 and rows > 1300:\n        rows = 1300\n"
+        "    ct.launch(stream, (ct.cdiv(rows, TM),",
+    ),
+}
+CALLS = {
+    "the first call alone": changed(
+        "gelu", LAUNCH, f"CALLS = []\n\n\n{LAUNCH}    CALLS.append(1)\n    if len(CALLS) > 1:\n        return\n"
+    ),
+    "a workspace that the first call clears": Attempt(
+        "gelu",
+        (
+            (LAUNCH, f"CALLS = []\n\n\n{LAUNCH}"),
+            *noting(NOTE, "t = t + note").changes,
+            ("torch.empty(", "(torch.empty if CALLS else torch.zeros)("),
+            ("    ct.launch(", "    CALLS.append(1)\n    ct.launch("),
+        ),
+    ),
+}
+
+CHEATS = {
+    "small": SMALL,
+    "large": LARGE,
+    "integers": INTEGERS,
+    "undefined": UNDEFINED,
+    "order": ORDER,
+    "memory": MEMORY,
+    "sizes": SIZES,
+    "calls": CALLS,
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cheats import CHEATS, HONEST, Cheat
+from cheats import CHEATS, Attempt
+from honest import HONEST
 
 from evaluator.judging import JudgeProcess
 from evaluator.trial import begin
@@ -22,7 +23,7 @@ def judges():
         yield process
 
 
-def verdict(judges: JudgeProcess, cheat: Cheat, seed: int) -> Verdict:
+def verdict(judges: JudgeProcess, cheat: Attempt, seed: int) -> Verdict:
     task = cheat.task
     trial = begin(Candidate(source=cheat.source, task=task.identity), task, CHIP)
     found = judges.judge(trial, task, CHIP, seed=seed).verdict
