@@ -1,8 +1,9 @@
 """Which sizes a candidate is judged at: where tilings, guards and thresholds go wrong, each small enough to emulate.
 
 The recipes: every dimension 1; one below and one above a tile in every dimension; primes; one dimension as long as the
-task's sample (and a bit) while the others stay short; both sides of every number that a guard mentions; multiples of
-the tiles.  Which of the many are used is drawn from the seed, so a candidate cannot know them.
+task's sample (and a bit) while the others stay short, and one short while the others are not; both sides of every
+number that a guard mentions; multiples of the tiles.  Which of the many are used is drawn from the seed, so a candidate
+cannot know them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
 NEAR = 256  # a dimension is moved by less than that to meet a constraint such as D % 2 == 0
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
+FLAT = 3  # dimensions that are short while all others are not
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
+
+MIDDLE = tuple(p for p in PRIMES if 90 < p < 180)
 
 
 def work(graph: Graph, sizes: Mapping[str, int]) -> int:
@@ -215,7 +219,9 @@ def judged_sizes(
     rows.append(dict.fromkeys(dims, 1))
     rows.append({d: rng.choice(extents[d]) * rng.choice((1, 2)) if extents[d] else 16 for d in dims})
     for d in dims:
-        rows.append(_small(dims, rng) | {d: _tall(task.sizes[d], rng)})
+        rows.append(_raised(task, _small(dims, rng) | {d: _tall(task.sizes[d], rng)}, d))
+    for d in rng.sample(dims, min(len(dims), FLAT)):
+        rows.append({other: rng.choice(MIDDLE) for other in dims} | {d: rng.choice((1, 2, 3))})
     near = _edges(guards, [d for d in dims if d not in pinned])
     for name, value in rng.sample(near, min(edges, len(near))):
         rows.append(_small(dims, rng) | {name: value})
@@ -243,7 +249,8 @@ def judged_sizes(
     served = [row for row in near_by if row is not None]
     if served and any(row not in fitted for row in served):  # twice as much of each dimension: several tiles
         least = min(served, key=lambda row: prod(row.values()))
-        near_by += [_fit_inside(task, least | {d: 2 * least[d]}, guards, pinned) for d in dims if d not in pinned]
+        doubled = [_raised(task, least | {d: 2 * least[d]}, d) for d in dims if d not in pinned]
+        near_by += [_fit_inside(task, row, guards, pinned) for row in doubled]
     unique = {tuple(sorted(row.items())): row for row in (*near_by, *fitted, *far) if row is not None}
     return tuple(unique.values())
 
@@ -308,6 +315,15 @@ def _tall(sample: int, rng: random.Random) -> int:
     """A prime a bit above the sample (bounded): a threshold below the sample's own size cannot hide."""
     start = min(max(sample, 64), TALLEST) + rng.randrange(1, 16)
     return next(n for n in range(start, 2 * start + 2) if all(n % k for k in range(2, int(n**0.5) + 1)))
+
+
+def _raised(task: Task, row: Sizes, name: str) -> Sizes:
+    """``row`` with dimensions that ``name`` may not exceed at least as long: it is to be the long one."""
+    for comparison, left, right in task.constraints:
+        least, most = (left, right) if comparison in ("<=", "<") else (right, left)
+        if comparison != "==" and least == name and isinstance(most, str):
+            row = row | {most: max(row[most], row[name] + (comparison in ("<", ">")))}
+    return row
 
 
 def _bulk(task: Task, rng: random.Random, pinned: Mapping[str, tuple[int, ...]]) -> Sizes:

@@ -37,6 +37,7 @@ LOADS = frozenset({"load_view_tko", "load_ptr_tko"})
 PARTIAL = frozenset({"divi", "remi", "shli", "shri", "ftoi"})
 # Where an operand of these is zero (or all ones) another counts for nothing.
 PRODUCTS = frozenset({"mulf", "muli", "fma", "andi", "ori"})
+TILES = {"extract": 1, "insert": 2}  # operands that are tiles; the others say where
 MASKING = PRODUCTS | {"mmaf", "mmai", "mmaf_scaled", "select"}
 
 Values = Sequence[Any]
@@ -111,14 +112,13 @@ def _partial(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tensor:
 
 def _moved(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tensor:
     """The elements move, so do their taints."""
-    tiles = {"cat": 2, "insert": 2}.get(op.name, 1)
+    tiles = TILES.get(op.name, len(taints))
     shapes = [k.shape for k in op.operand_types if isinstance(k, ir.TileType)]
     if not any(stained(t) for t in taints):
         return clean(_shape(op))
     moving = [clean(s) if t is None else t for t, s in zip(taints[:tiles], shapes, strict=False)]
     indices = [t for t in taints[tiles:] if t is not None and stained(t)]
-    places = [torch.zeros(1, dtype=torch.int64) if v is None else v for v in values[tiles:]]
-    moved: Tensor = SHAPE_OPS[op.name](op, *moving, *places)
+    moved: Tensor = SHAPE_OPS[op.name](op, *moving, *values[tiles:])
     return _or([moved, *(_per_lane(t, moved.dim() - 1) for t in indices)])
 
 

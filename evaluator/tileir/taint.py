@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from . import ir
 from .ops_atomic import ATOMIC_OPS
-from .ops_taint import LOADS, MASKING, PARTIAL
+from .ops_taint import LOADS, MASKING, PARTIAL, TILES
 from .program import TERMINATORS, free_values
 from .slicing import LOOPS, STORES, stored
 
-_LOOKING = MASKING | LOADS | STORES | PARTIAL | ATOMIC_OPS.keys()  # their taints depend on values
+_LOOKING = MASKING | TILES.keys() | LOADS | STORES | PARTIAL | ATOMIC_OPS.keys()  # their taints depend on values
 _SILENT = frozenset({"print_tko", "assert"})
 
 
@@ -112,10 +112,9 @@ class _Writer:
 
     def beside(self, op: ir.Op) -> ir.Op:
         """The operation that computes the taint of ``op``'s results, or of the memory that it writes."""
-        looks = (
-            op.name in MASKING or op.name in LOADS or op.name in STORES or op.name in ATOMIC_OPS or op.name in PARTIAL
+        values = tuple(
+            v if op.name in _LOOKING and self.is_looked_at(op, k) else None for k, v in enumerate(op.operands)
         )
-        values = tuple(v if looks and self.is_looked_at(op, k) else None for k, v in enumerate(op.operands))
         taints = tuple(self.taint(v) if v in self.suspects else None for v in op.operands)
         outside = tuple(self.taint(v) for v in self.read(op)[len(op.operands) :] if v in self.suspects)
         tiles = [(r, _shape(k)) for r, k in zip(op.results, op.result_types, strict=True) if r in self.suspects]
@@ -131,8 +130,10 @@ class _Writer:
 
     def is_looked_at(self, op: ir.Op, k: int) -> bool:
         """Whether the rule needs the operand's value: not what is stored, and no token."""
-        if isinstance(op.operand_types[k], ir.TokenType):
+        if op.name not in _LOOKING or isinstance(op.operand_types[k], ir.TokenType):
             return False
+        if op.name in TILES:
+            return k >= TILES[op.name]
         return not (op.name in STORES and k in stored(op)) and not (op.name == "select" and k > 0)
 
     def look(self, op: ir.Op, values: Sequence[int], ops: list[ir.Op]) -> None:
