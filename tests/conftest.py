@@ -1,4 +1,4 @@
-"""Hypothesis profiles, where tests marked ``gpu`` run, and knowledge bases to copy.
+"""Hypothesis profiles, where tests marked ``gpu`` run, the judge's oracle, and knowledge bases to copy.
 
 ``pytest --hypothesis-profile=thorough`` draws many more examples than a working day's run.
 """
@@ -6,12 +6,14 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 
+from evaluator.judging import Oracle
 from knowledge_base.chips import from_driver
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
@@ -30,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     except UserError as error:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {error.what}"))
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    """What the judge holds results against, started."""
+    with Oracle() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

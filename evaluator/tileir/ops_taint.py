@@ -50,6 +50,7 @@ _MOVES = frozenset({"reshape", "broadcast", "permute", "cat", "extract", "insert
 
 
 def clean(shape: Sequence[int]) -> Tensor:
+    """No taint."""
     return _ZERO.expand(1, *shape)
 
 
@@ -69,19 +70,18 @@ def _or(taints: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def over(taint: Tensor, dim: int, keep: bool = False) -> Tensor:
+def _over(taint: Tensor, dim: int) -> Tensor:
     """The bits that any element along a dimension has."""
-    bits = [((taint & bit) != 0).any(dim, keepdim=keep).to(torch.int8) * bit for bit in ORIGINS]
-    return _or(bits)
+    return _or([((taint & bit) != 0).any(dim).to(torch.int8) * bit for bit in ORIGINS])
 
 
 def _per_lane(taint: Tensor, rank: int) -> Tensor:
     """The bits that any element of a lane's tile has, to be joined with tiles of ``rank`` dimensions."""
-    return over(taint.reshape(taint.shape[0], -1), 1).reshape(-1, *(1,) * rank)
+    return _over(taint.reshape(taint.shape[0], -1), 1).reshape(-1, *(1,) * rank)
 
 
-def _shape(op: ir.Op, result: int = 0) -> tuple[int, ...]:
-    kind = op.result_types[result]
+def _shape(op: ir.Op) -> tuple[int, ...]:
+    kind = op.result_types[0]
     assert isinstance(kind, ir.TileType)
     return kind.shape
 
@@ -124,7 +124,7 @@ def _moved(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tensor:
 
 def _idle(value: Tensor, taint: Tensor | None, ones: bool = False) -> Tensor:
     """Where an operand is zero (or all ones), and certainly so."""
-    end = value == (value.dtype == torch.bool or -1) if ones else value == 0
+    end = value == 0 if not ones else value if value.dtype == torch.bool else value == -1
     return end if taint is None else end & (taint == 0)
 
 
@@ -191,7 +191,7 @@ def _reduction(op: ir.Op, frame: Frame, values: Values, taints: Taints) -> Tenso
     joined = joined.expand(joined.shape[0], *kind.shape)
     axis = op.attrs["dim"] + 1
     if op.name == "reduce":
-        return over(joined, axis)
+        return _over(joined, axis)
     turned = joined.flip(axis) if op.attrs["reverse"] else joined
     out = _or([((turned & bit) != 0).to(torch.int8).cummax(axis).values * bit for bit in ORIGINS])
     return out.flip(axis) if op.attrs["reverse"] else out

@@ -92,8 +92,7 @@ def test_a_changed_kernel_is_refused_or_as_good(oracle: Oracle, data: st.DataObj
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("seed", range(1, 9))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), seed=st.integers(1, 10))
 def test_many_changed_kernels_are_refused_or_as_good(oracle: Oracle, seed: int, data: st.DataObject) -> None:
     attack(data, oracle, seed)
