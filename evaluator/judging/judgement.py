@@ -46,6 +46,7 @@ from .own_size import OwnSize, judge_own_size
 from .rejection import Rejected, defect, finished, reject
 from .sizes import judged_sizes
 
+REFUSED_NAMED = 6  # sizes that a verdict lists
 ROUNDS = 4  # of sizes and the plans that they bring up, each with guards of its own
 
 
@@ -127,8 +128,10 @@ class _Judging:
         self.check(examination)
         own, message = self.own_size(examination, seed, oracle), ""
         if self.covered.infeasible:
-            where = "; ".join(text(at) for at, _ in self.covered.infeasible[:3])
-            message = f"correct where feasible; launch refuses {where}"
+            refused = [at for at, _ in self.covered.infeasible]
+            where = "; ".join(text(at) for at in refused[:REFUSED_NAMED])
+            more = len(refused) - REFUSED_NAMED
+            message = f"not general: launch refuses {where}{f' and {more} other sizes' if more > 0 else ''}"
         if own.left_out:
             message += f"{'; ' if message else ''}at {text(self.task.sizes)} no values were compared: {own.left_out}"
         self.compiled()

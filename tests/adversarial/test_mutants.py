@@ -85,7 +85,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evaluator.judging.executable.LAUNCH_SECONDS", 4.0)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_changed_kernel_is_refused_or_as_good(oracle: Oracle, data: st.DataObject) -> None:
     attack(data, oracle, seed=1)
