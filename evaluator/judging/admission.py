@@ -86,6 +86,11 @@ def workspaces(bound: BoundPlan, poison: float) -> dict[str, torch.Tensor]:
     return {buffer.name: poisoned(buffer.shape, buffer.dtype, poison) for buffer in bound.buffers if buffer.internal}
 
 
+def read_only(bound: BoundPlan) -> dict[str, str]:
+    """What the plan's buffers are that no launch may write, by name: input or weight."""
+    return {buffer.name: buffer.role for buffer in bound.buffers if buffer.role in ("input", "weight")}
+
+
 def _bound(plan: LaunchPlan, sizes: Mapping[str, int]) -> BoundPlan:
     """The plan as numbers.  Raises Rejected where it has none, or where no machine should launch it."""
     try:
@@ -117,11 +122,11 @@ def _check_workspaces(bound: BoundPlan, sizes: Mapping[str, int], most: int) -> 
 
 def _check_aliasing(launch: BoundLaunch, bound: BoundPlan, index: int) -> None:
     """Two array arguments may share elements only where neither can be written."""
-    read_only = {buffer.name for buffer in bound.buffers if buffer.role in ("input", "weight")}
+    unwritable = read_only(bound)
     arrays = [(i, a) for i, a in enumerate(launch.arguments) if isinstance(a, Array) and a.nbytes]
     for number, (first, a) in enumerate(arrays):
         for second, b in arrays[number + 1 :]:
-            if a.buffer != b.buffer or a.buffer in read_only:
+            if a.buffer != b.buffer or a.buffer in unwritable:
                 continue
             shared = shared_byte(_passed(a), _passed(b))
             if shared is None:

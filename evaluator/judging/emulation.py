@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from kernels_generated.runtime.bound import Array, BoundLaunch, BoundPlan
 from kernels_generated.runtime.plan import Fill, Launchable, LaunchPlan
 from knowledge_base.records import Finding, Status
 
-from .admission import POISON_A, Poison, admit, poisoned, workspaces
+from .admission import POISON_A, Poison, admit, poisoned, read_only, workspaces
 from .cover import text
 from .rejection import Rejected, reject
 
@@ -95,37 +95,37 @@ def emulate(
     plan is refused or a launch is stopped; the buffers are then half done.
     """
     bound = admit(plan, {name: tuple(given.shape) for name, given in buffers.items()}, sizes)
+    emulated = functools.partial(_emulate, bound, sizes=sizes, poison=poison, deadline=deadline)
     if not sanitize:
-        _emulate(bound, programs, buffers, sizes, poison, None, deadline)
+        emulated(programs, buffers, None)
         return ()
     before = {name: tensor.clone() for name, tensor in buffers.items()}
     sanitizer = Sanitizer(read_only(bound))  # one for all launches: buffers keep their addresses
-    reports = _emulate(bound, programs, buffers, sizes, poison, sanitizer, deadline)
-    findings = tuple(found for index, report in enumerate(reports) for found in recorded(report, index))
+    reports = emulated(programs, buffers, sanitizer)
+    findings = _recorded(reports)
     if not findings and (
         any(report.padded for report in reports)
         or any(note.kind != "assumption" for note in sanitizer.notes)
         or any(_reads_own(programs[launch.kernel], launch, bound) for launch in bound.launches)
     ):
-        return _followed(bound, programs, before, sizes, poison, deadline)
-    return findings
+        findings = _followed(bound, programs, before, poison, emulated)
+    return tuple(findings)
 
 
 def _followed(
     bound: BoundPlan,
     programs: Mapping[str, Program],
     buffers: Mapping[str, torch.Tensor],
-    sizes: Mapping[str, int],
     poison: Poison,
-    deadline: float | None,
-) -> tuple[Finding, ...]:
+    emulated: Callable[[Mapping[str, Program], Mapping[str, torch.Tensor], Tracker], list[RunReport]],
+) -> list[Finding]:
     """What depends on memory that nobody has written, on padding, or on what the language leaves undefined."""
     programs = {digest: _tainted(program) for digest, program in programs.items()}
 
     def follow(tracker: Tracker) -> list[Finding]:
         given = {name: tensor.clone() for name, tensor in buffers.items()}
-        reports = _emulate(bound, programs, given, sizes, poison, tracker, deadline)
-        findings = [found for index, report in enumerate(reports) for found in recorded(report, index)]
+        reports = emulated(programs, given, tracker)
+        findings = _recorded(reports)
         for buffer in bound.buffers:
             if buffer.role == "output" and not findings:
                 tensor = given[buffer.name]
@@ -140,12 +140,7 @@ def _followed(
         loads = tracker.padded.items()
         line = next((line for load, line in loads if follow(Tracker(load))), None)  # whose padding it is
         findings[0] = findings[0].model_copy(update={"line": line or findings[0].line})
-    return tuple(findings)
-
-
-def read_only(bound: BoundPlan) -> dict[str, str]:
-    """What the plan's buffers are that no launch may write, by name."""
-    return {buffer.name: buffer.role for buffer in bound.buffers if buffer.role in ("input", "weight")}
+    return findings
 
 
 @functools.lru_cache(maxsize=256)
@@ -155,7 +150,7 @@ def _tainted(program: Program) -> Program:
 
 def _reads_own(program: Program, launch: BoundLaunch, bound: BoundPlan) -> bool:
     """Whether the kernel may read a workspace or an output."""
-    own = {buffer.name for buffer in bound.buffers if buffer.internal or buffer.role == "output"}
+    own = _unwritten(bound)
     place = 0
     for argument in launch.arguments:
         if isinstance(argument, Array) and argument.buffer in own and (program.reads is None or place in program.reads):
@@ -164,21 +159,27 @@ def _reads_own(program: Program, launch: BoundLaunch, bound: BoundPlan) -> bool:
     return False
 
 
+def _unwritten(bound: BoundPlan) -> dict[str, int]:
+    """The buffers that nobody has written before the first launch, by name, and the taint of what depends on them."""
+    outputs = {buffer.name: OUTPUT for buffer in bound.buffers if buffer.role == "output"}
+    return outputs | {buffer.name: WORKSPACE for buffer in bound.buffers if buffer.internal}
+
+
 def _emulate(
     bound: BoundPlan,
     programs: Mapping[str, Program],
     buffers: Mapping[str, torch.Tensor],
+    watcher: Sanitizer | None,
+    *,
     sizes: Mapping[str, int],
     poison: Poison,
-    watcher: Sanitizer | None,
     deadline: float | None,
 ) -> list[RunReport]:
     """What each launch did, in order."""
     memory = dict(buffers) | workspaces(bound, poison.workspace)
     if isinstance(watcher, Tracker):
-        for buffer in bound.buffers:
-            if buffer.internal or buffer.role == "output":
-                watcher.unwritten(memory[buffer.name], buffer.name, WORKSPACE if buffer.internal else OUTPUT)
+        for name, taint in _unwritten(bound).items():
+            watcher.unwritten(memory[name], name, taint)
     reports: list[RunReport] = []
     for step in bound.steps:
         if isinstance(step, Fill):
@@ -251,6 +252,11 @@ def launched(
         error_class = "endless-loop" if report.limit.in_loop else "too-slow"
         raise reject(Status.TIMEOUT, error_class, f"launch {index}: {report.limit.message}", line=line)
     return report
+
+
+def _recorded(reports: Sequence[RunReport]) -> list[Finding]:
+    """What was found in all launches."""
+    return [found for index, report in enumerate(reports) for found in recorded(report, index)]
 
 
 def recorded(report: RunReport, launch: int) -> list[Finding]:

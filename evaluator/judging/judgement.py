@@ -181,7 +181,7 @@ class _Judging:
                 break
             asked = tuple(more)
             chosen = judged_sizes(self.task, [first.plan], first.axes, seed, conditions=asked, others=others)
-            known = Cover(traced=list(self.covered.traced))
+            known = Cover(traced=self.covered.traced)
             self.covered = cover(self.source, self.task, self.chip, self.axes, known, chosen)
         if not self.covered.chosen:
             raise Rejected(self.covered.infeasible[0][1])

@@ -47,10 +47,10 @@ from knowledge_base.snf.graph import Tensor, shape_at
 from knowledge_base.snf.task import Task
 
 from .accuracy import Case, Errors, Failure, Pool, summary
-from .admission import POISON_A, admit, poisoned, workspaces
+from .admission import POISON_A, admit, poisoned, read_only, workspaces
 from .compare import measure, worst
 from .cover import dims, text
-from .emulation import fill, launched, read_only, recorded
+from .emulation import fill, launched, recorded
 from .examine import one_thread, wrong
 from .executable import Within, unsafe
 from .inputs import draw, torch_dtype

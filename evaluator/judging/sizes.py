@@ -24,8 +24,8 @@ ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many 
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MOST_OUTPUT = 4 * MAX_OUTPUT  # where a condition inside a kernel turns at more
-TOGETHER = 2  # sizes at which several of them turn at once
 TURNING = 8  # sizes on both sides of conditions inside kernels; half as many where no number of its own stands in one
+TOGETHER = 2  # sizes at which several such conditions turn at once
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
 MOVED = 7  # sizes that are also tried inside a plan's guards
@@ -33,8 +33,7 @@ NEAR = 256  # a dimension is moved by less than that to meet a constraint such a
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 FLAT = 3  # dimensions that are short while all others are not
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
-
-MIDDLE = tuple(p for p in PRIMES if 90 < p < 180)
+MIDDLE = tuple(p for p in PRIMES if 90 < p < 180)  # sizes of the others, where FLAT dimensions are short
 
 
 def work(graph: Graph, sizes: Mapping[str, int]) -> int:
@@ -154,7 +153,7 @@ def _turned(
     return ()
 
 
-def together(
+def _together(
     rows: Sequence[Sizes], conditions: Sequence[Guard], listed: Mapping[str, tuple[int, ...]], rng: random.Random
 ) -> list[Sizes]:
     """Sizes at which several conditions go at once the way that they go at fewer of ``rows``.
@@ -235,7 +234,7 @@ def judged_sizes(
             low, high = turned
             turned = (low, high, {d: 2 * n + 1 if n != low[d] else n for d, n in high.items()})
         turning += [row for row in turned if row not in turning]
-    turning += together([*rows, *turning], [c for c in conditions if _has_number(c)], pinned, rng)
+    turning += _together([*rows, *turning], [c for c in conditions if _has_number(c)], pinned, rng)
     longest = max((len(values) for values in pinned.values()), default=0)
     while len(rows) < longest:
         rows.append(_small(dims, rng))

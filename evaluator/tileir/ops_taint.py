@@ -206,7 +206,7 @@ class Following(Protocol):
     stained: bool  # whether any memory has been tainted
 
     def enters(self, taint: Tensor | None) -> bool:
-        """Whether a store of ``taint`` changes any: it is none, or may clear one."""
+        """Whether a store of values with this taint changes the taints of memory."""
 
     def frame(self, frame: Frame, load: ir.Op | None = None) -> Frame:
         """The lanes of ``frame``, whose memory is that of taints; ``load``: whose padding they take."""

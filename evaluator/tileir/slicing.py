@@ -79,7 +79,7 @@ class _Slicer:
         holds = any(id(o) in self.ops for inner in op.regions for o in walk(inner))
         if not holds and not any(r in self.values for r in op.results) and not self.leaves(op, inside):
             return
-        first = _operands_before_values(op)
+        first = operands_before_values(op)
         wanted = self.carried(op) if op.name in LOOPS else ()
         if op.name == "for":  # what it carries is its result, too
             self.need([r for r, w in zip(op.results, wanted, strict=True) if w])
@@ -131,7 +131,7 @@ class _Slicer:
         regions = tuple(self.region(inner, (*inside, op)) for inner in op.regions)
         results = [r in self.values for r in op.results]
         if op.name in LOOPS:
-            first, wanted = _operands_before_values(op), self.carried(op)
+            first, wanted = operands_before_values(op), self.carried(op)
             body = regions[0]
             arguments = [True] * (len(body.arguments) - len(wanted)) + wanted
             body = replace(
@@ -142,7 +142,7 @@ class _Slicer:
         return replace(_chosen(op, results=results), regions=regions)
 
 
-def _operands_before_values(op: ir.Op) -> int:
+def operands_before_values(op: ir.Op) -> int:
     """How many operands stand before those that a loop starts with: bounds and step, or an ``if``'s condition."""
     return {"for": 3, "loop": 0, "if": 1}[op.name]
 

@@ -15,7 +15,7 @@ from . import ir
 from .ops_atomic import ATOMIC_OPS
 from .ops_taint import LOADS, MASKING, PARTIAL, TILES
 from .program import TERMINATORS, free_values
-from .slicing import LOOPS, STORES, stored
+from .slicing import LOOPS, STORES, operands_before_values, stored
 
 _LOOKING = MASKING | TILES.keys() | LOADS | STORES | PARTIAL | ATOMIC_OPS.keys()  # their taints depend on values
 _SILENT = frozenset({"print_tko", "assert"})
@@ -30,6 +30,18 @@ def tainted(module: ir.Module) -> ir.Module:
 
 def _shape(kind: ir.Type) -> tuple[int, ...] | None:
     return kind.shape if isinstance(kind, ir.TileType) else None
+
+
+def _of(kind: ir.Type) -> ir.TileType:
+    """The type of a tile's taint."""
+    return ir.TileType(_shape(kind) or (), "i8")
+
+
+def _carried(loop: ir.Op) -> list[tuple[int, ...]]:
+    """What each value that a loop hands round is called: an argument of its body, and of a ``for`` also its result."""
+    if loop.name == "for":
+        return list(zip(loop.regions[0].arguments[1:], loop.results, strict=True))
+    return [(argument,) for argument in loop.regions[0].arguments]
 
 
 class _Writer:
@@ -49,12 +61,10 @@ class _Writer:
             if op.name in TERMINATORS:
                 self.suspects |= {t for v, to in self.handed(op, inside) if v in self.suspects for t in to}
             elif op.name == "if" or op.name in LOOPS:
-                if op.name != "if":
-                    first, offset = (3, 1) if op.name == "for" else (0, 0)
-                    for k, start in enumerate(op.operands[first:]):
-                        if start in self.suspects:
-                            self.suspects.add(op.regions[0].arguments[k + offset])
-                            self.suspects |= {op.results[k]} if op.name == "for" else set()
+                if op.name in LOOPS:
+                    starts = op.operands[operands_before_values(op) :]
+                    self.suspects |= {v for s, pair in zip(starts, _carried(op), strict=True)
+                                      if s in self.suspects for v in pair}  # fmt: skip
                 for inner in op.regions:
                     self.mark(inner, (*inside, op))
             elif self.starts(op) or any(v in self.suspects for v in self.read(op)):
@@ -68,7 +78,7 @@ class _Writer:
     def starts(self, op: ir.Op) -> bool:
         """Whether taints can come in here."""
         partial = op.name in PARTIAL and bool(_shape(op.result_types[0]))
-        return partial or op.name in LOADS or (op.name in ATOMIC_OPS)
+        return partial or op.name in LOADS or op.name in ATOMIC_OPS
 
     def handed(self, op: ir.Op, inside: tuple[ir.Op, ...]) -> list[tuple[int, tuple[int, ...]]]:
         """A terminator's operands, each with the values that it becomes."""
@@ -76,12 +86,10 @@ class _Writer:
             return []
         if op.name == "yield":
             return [(v, (r,)) for v, r in zip(op.operands, inside[-1].results, strict=True)]
-        loop = next(outer for outer in reversed(inside) if outer.name != "if")
-        arguments = loop.regions[0].arguments[1 if loop.name == "for" else 0 :]
+        loop = next(outer for outer in reversed(inside) if outer.name in LOOPS)
         if op.name == "break":
             return [(v, (r,)) for v, r in zip(op.operands, loop.results, strict=True)]
-        both = zip(op.operands, arguments, loop.results if loop.name == "for" else arguments, strict=True)
-        return [(v, (a, r)) for v, a, r in both]
+        return list(zip(op.operands, _carried(loop), strict=True))
 
     # ------------------------------------------------------------------------------------------ what is written
 
@@ -94,7 +102,7 @@ class _Writer:
         for op in region.ops:
             if op.name in TERMINATORS:
                 more = [v for v, to in self.handed(op, inside) if any(t in self.suspects for t in to)]
-                ops.append(self.extended(op, op.operands, more, ops))
+                ops.append(self.extended(op, more, ops))
             elif op.name == "if" or op.name in LOOPS:
                 ops.append(self.control(op, inside, ops))
             else:
@@ -112,19 +120,17 @@ class _Writer:
 
     def beside(self, op: ir.Op) -> ir.Op:
         """The operation that computes the taint of ``op``'s results, or of the memory that it writes."""
-        values = tuple(
-            v if op.name in _LOOKING and self.is_looked_at(op, k) else None for k, v in enumerate(op.operands)
-        )
+        values = tuple(v if self.is_looked_at(op, k) else None for k, v in enumerate(op.operands))
         taints = tuple(self.taint(v) if v in self.suspects else None for v in op.operands)
         outside = tuple(self.taint(v) for v in self.read(op)[len(op.operands) :] if v in self.suspects)
-        tiles = [(r, _shape(k)) for r, k in zip(op.results, op.result_types, strict=True) if r in self.suspects]
+        tiles = [(r, k) for r, k in zip(op.results, op.result_types, strict=True) if r in self.suspects]
         return ir.Op(
             "taint",
             tuple(self.taint(r) for r, _ in tiles),
             tuple(v for v in (*values, *taints, *outside) if v is not None),
             {"of": op, "values": values, "taints": taints, "outside": outside},
             (),
-            tuple(ir.TileType(shape or (), "i8") for _, shape in tiles),
+            tuple(_of(kind) for _, kind in tiles),
             loc=op.loc,
         )
 
@@ -140,44 +146,38 @@ class _Writer:
         """Before ``op``: whether it depends on taints of these."""
         taints = tuple(self.taint(v) for v in values if v in self.suspects)
         if taints:
-            given = {"of": op, "values": (), "taints": taints, "outside": ()}
-            ops.append(ir.Op("taint_looked_at", (), taints, given, (), (), loc=op.loc))
+            ops.append(ir.Op("taint_looked_at", (), taints, {"of": op, "taints": taints}, (), (), loc=op.loc))
 
-    def extended(self, op: ir.Op, operands: Sequence[int], more: Sequence[int], ops: list[ir.Op]) -> ir.Op:
-        """``op`` with these operands and the taints of ``more`` behind them; clean ones are made before it."""
-        kinds = dict(zip(op.operands, op.operand_types, strict=True))
+    def extended(self, op: ir.Op, more: Sequence[int], ops: list[ir.Op]) -> ir.Op:
+        """``op`` with the taints of ``more``, operands of its own, behind its operands; clean ones are made before."""
+        kinds = {v: _of(kind) for v, kind in zip(op.operands, op.operand_types, strict=True)}
         slots = []
         for value in more:
             if value in self.suspects:
                 slots.append(self.taint(value))
             else:
                 slots.append(self.taint(-1 - len(self.taints)))
-                kind = ir.TileType(_shape(kinds[value]) or (), "i8")
-                ops.append(ir.Op("taint_clean", (slots[-1],), (), {}, (), (kind,), loc=op.loc))
-        types = tuple(ir.TileType(_shape(kinds[value]) or (), "i8") for value in more)
-        return replace(op, operands=(*operands, *slots), operand_types=(*op.operand_types, *types))
+                ops.append(ir.Op("taint_clean", (slots[-1],), (), {}, (), (kinds[value],), loc=op.loc))
+        types = (*op.operand_types, *(kinds[value] for value in more))
+        return replace(op, operands=(*op.operands, *slots), operand_types=types)
 
     def control(self, op: ir.Op, inside: tuple[ir.Op, ...], ops: list[ir.Op]) -> ir.Op:
-        first = {"if": 1, "for": 3, "loop": 0}[op.name]
+        first = operands_before_values(op)
         self.look(op, op.operands[:first], ops)
-        if op.name != "if":
-            body, offset = op.regions[0], 1 if op.name == "for" else 0
-            carried = body.arguments[offset:]
-            also = op.results if op.name == "for" else carried
-            wanted = [k for k, pair in enumerate(zip(carried, also, strict=True)) if self.suspects & {*pair}]
-            op = self.extended(op, op.operands, [op.operands[first + k] for k in wanted], ops)
-            kinds = tuple(ir.TileType(_shape(body.argument_types[offset + k]) or (), "i8") for k in wanted)
-            arguments = (*body.arguments, *(self.taint(carried[k]) for k in wanted))
-            body = self.region(
-                replace(body, arguments=arguments, argument_types=(*body.argument_types, *kinds)), (*inside, op)
-            )
-            regions: tuple[ir.Region, ...] = (body,)
-        else:
-            regions = tuple(self.region(inner, (*inside, op)) for inner in op.regions)
+        regions = op.regions
+        if op.name in LOOPS:
+            (body,), carried = regions, _carried(op)
+            wanted = [k for k, values in enumerate(carried) if self.suspects & {*values}]
+            arguments = (*body.arguments, *(self.taint(carried[k][0]) for k in wanted))
+            counted = len(body.arguments) - len(carried)
+            kinds = (*body.argument_types, *(_of(body.argument_types[counted + k]) for k in wanted))
+            regions = (replace(body, arguments=arguments, argument_types=kinds),)
+            op = self.extended(op, [op.operands[first + k] for k in wanted], ops)
+        regions = tuple(self.region(inner, (*inside, op)) for inner in regions)
         results = [(r, k) for r, k in zip(op.results, op.result_types, strict=True) if r in self.suspects]
         return replace(
             op,
             regions=regions,
             results=(*op.results, *(self.taint(r) for r, _ in results)),
-            result_types=(*op.result_types, *(ir.TileType(_shape(k) or (), "i8") for _, k in results)),
+            result_types=(*op.result_types, *(_of(kind) for _, kind in results)),
         )

@@ -78,7 +78,7 @@ class Tracker(Sanitizer):
         return out.reshape(tensor.shape)
 
     def enters(self, taint: Tensor | None) -> bool:
-        """Whether a store of ``taint`` changes any: it is none, or may clear one."""
+        """Whether a store of values with this taint changes the taints of memory: it brings some, or may clear some."""
         if taint is not None and not self.stained:
             self.stained = bool(taint.any())
         return self.stained
@@ -123,13 +123,13 @@ class Tracker(Sanitizer):
         if not bool(taints.any()):
             return None
         bit, kind, source = _origin(taints)
-        at = ((taints & bit) != 0).nonzero()[0]
-        element = int(((taints & bit) != 0).reshape(-1).nonzero()[0])
-        message = f"{name}{at.tolist()} depends on {source}"
+        at = (taints & bit) != 0
+        element = int(at.reshape(-1).nonzero()[0])
+        message = f"{name}{at.nonzero()[0].tolist()} depends on {source}"
         return Violation(kind, message, self.launches - 1, buffer=name, element=element)
 
     def report(self, frame: Frame, op: ir.Op, kind: str, message: str, bad: Any, note: bool = False) -> None:
-        """Another run looks for it; so for the following."""
+        """Nothing: the sanitizer's own run has looked for it, as for what the methods below are told."""
 
     def indices(self, *args: Any) -> None: ...
 
