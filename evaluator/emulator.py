@@ -6,6 +6,8 @@
     x, y = torch.randn(1000), torch.empty(1000)
     emulator.launch((8,), kernel, (x, y, 128))
 
+:func:`install` has the operators of kernels_generated run their kernels here as well.
+
 The kernel is exported as Tile IR (cached by kernel and signature) and interpreted on the CPU, in place.  This runs the
 kernel's Python, so it is for one's own code: strangers' code is traced in a confined child, its bytecode judged.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluator.kernel import Kernel
@@ -28,9 +30,15 @@ from evaluator.tileir import (
     check_version,
     launch_words,
     pass_arguments,
+    run,
     to_bytecode,
 )
-from kernels_generated.runtime.plan import MAX_GRID
+from kernels_generated.runtime import backend
+from kernels_generated.runtime.backend import Run
+from kernels_generated.runtime.bound import BoundPlan, check
+from kernels_generated.runtime.manifest import Manifest
+from kernels_generated.runtime.plan import MAX_GRID, Fill
+from knowledge_base.chips import chip
 
 
 class EmulationError(RuntimeError):
@@ -98,3 +106,44 @@ def launch(
     if report.limit is not None:
         raise EmulationError(report.limit.message, report)
     return report
+
+
+# ---------------------------------------------------------------------------------------------------- operators
+
+
+class Emulated:
+    """A chip that is emulated, as what runs the operators of kernels_generated on CPU tensors."""
+
+    def __init__(self, name: str) -> None:
+        self.arch, self.num_sms = chip(name).arch, chip(name).sm_count
+        self.launches = 0
+
+    def prepare(self, bound: BoundPlan, manifest: Manifest) -> Run:
+        """What runs the plan's Tile IR.  Raises Unlaunchable, ManifestError, and TileIRError for a broken kernel."""
+        check(bound)
+        programs = {launch.kernel: Kernel.of(manifest.bytecode(launch.kernel)).program for launch in bound.launches}
+
+        def perform(tensors: Mapping[str, Any]) -> None:
+            for step in bound.steps:
+                if isinstance(step, Fill):
+                    tensors[step.argument].fill_(step.value)
+                    continue
+                self.launches += 1
+                report = run(programs[step.kernel], step.grid, step.arguments, buffers=tensors)
+                if report.limit is not None:
+                    raise EmulationError(report.limit.message, report)
+
+        return perform
+
+
+def install(chip_name: str = "h200") -> Emulated:
+    """Has the operators of kernels_generated run their kernels for that chip here, on CPU tensors, until
+    :func:`uninstall`; returns what counts their launches.  Raises UserError for a chip that nobody knows."""
+    emulated = Emulated(chip_name)
+    backend.install("cpu", emulated)
+    return emulated
+
+
+def uninstall() -> None:
+    """PyTorch computes on the CPU again."""
+    backend.install("cpu", None)

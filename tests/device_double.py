@@ -76,6 +76,10 @@ class DeviceDouble:
         self._regions.append(weakref.ref(made.untyped_storage()))  # type: ignore[arg-type]
         return made
 
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """Makes memory known that somebody else has made."""
+        self._regions.append(weakref.ref(tensor.untyped_storage()))  # type: ignore[arg-type]
+
     def fill(self, address: int, element: bytes, count: int, stream: int) -> None:
         if self._lost:
             raise DriverError("CUDA_ERROR_DEVICE_UNAVAILABLE", "cuMemsetD32Async")

@@ -34,9 +34,12 @@ class Import:
 
 
 def _modules() -> Mapping[str, Path]:
+    """Folders of winners are no part of the house: what lies there was generated."""
     found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
+            if (path.parent / "manifest.json").exists():
+                continue
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

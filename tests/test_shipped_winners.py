@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import kernels_generated
-from agent.loop.winners import MANIFEST, files, read
+from agent.loop.winners import MANIFEST, files, read, task_document
 from evaluator.trace import Request, Traced, trace
+from kernels_generated.runtime.manifest import REFERENCE, read_manifest
 from kernels_generated.runtime.plan import loads
 from knowledge_base.chips import chip
 from knowledge_base.snf import decompose, parse
+from knowledge_base.snf.torch_text import torch_text
 
 HERE = Path(kernels_generated.__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob(f"*/{MANIFEST}"))
@@ -36,7 +38,7 @@ def test_each_file_is_what_its_name_or_its_manifest_says_and_none_is_left_over(f
     winners = read(folder)["winners"]
     present = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     present = {name for name in present if "__pycache__" not in name}
-    assert present == {MANIFEST, *(name for winner in winners for name in files(winner))}
+    assert present == {MANIFEST, REFERENCE, *(name for winner in winners for name in files(winner))}
     for winner in winners:
         assert winner["correct"]
         assert winner["kind"] == "measured"
@@ -51,8 +53,10 @@ def test_each_file_is_what_its_name_or_its_manifest_says_and_none_is_left_over(f
 def test_each_source_still_makes_the_plan_and_the_tile_ir_that_were_judged(folder: Path) -> None:
     """Else what is timed would be another kernel than the one that was proved."""
     manifest = read(folder)
-    (task,) = decompose(parse(manifest["task"]["snf"])).tasks
-    assert task.identity == manifest["task"]["identity"]
+    (task,) = decompose(parse(manifest["task"]["snf"], manifest["task"]["name"])).tasks
+    assert task_document(task) == manifest["task"]
+    assert (folder / REFERENCE).read_text() == torch_text(task)
+    assert read_manifest(folder).identity == task.identity
     for winner in manifest["winners"]:
         source = (folder / winner["source"]).read_text()
         (made,) = trace(

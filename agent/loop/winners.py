@@ -1,11 +1,6 @@
 """Winners on disk: a folder per task with sources, launch plans, bytecode and a manifest that says what each is for.
 
-    <task>/manifest.json           the task, and a list of winners: chip, shape, guards, configuration, evidence, …
-    <task>/<task>_<digest>.py      a winner's source
-    <task>/plans/<hash>.json       launch plans, named by the hash of their text
-    <task>/bytecode/<hash>.tileir  Tile IR, named by its hash, which is how plans name it
-    <task>/cubins/<hash>.<arch>    what was measured of it; the manifest has each cubin's own hash (SHA-256)
-
+What lies where is :mod:`kernels_generated.runtime.manifest`'s to say, which reads it for those who use the kernels.
 The same layout serves the run's folder (one chip) and kernels_generated/ (a winner per chip and shape).  A folder
 appears whole or not at all, and writers take turns.  A modelled winner never replaces a measured one; a measured one
 yields to a faster one.
@@ -24,18 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels_generated.runtime.expr import show as show_size
 from kernels_generated.runtime.expr import to_json
+from kernels_generated.runtime.manifest import MANIFEST, REFERENCE, VERSION
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base.chips import chip
 from knowledge_base.content import plain
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.records import Measurement, Trial
+from knowledge_base.snf import decompose, parse
+from knowledge_base.snf.batch import batch
+from knowledge_base.snf.graph import FLOATS
+from knowledge_base.snf.ops import kind
 from knowledge_base.snf.printer import show
-from knowledge_base.snf.task import Task
-
-VERSION = 2  # 1 named the kernel, its time and its plans in other words
-MANIFEST = "manifest.json"
+from knowledge_base.snf.task import Task, told_by
+from knowledge_base.snf.torch_text import torch_text
 
 
 def write(
@@ -53,7 +50,7 @@ def write(
     """
     if trial.plans != tuple(plan.digest for plan in plans):
         raise ValueError("a winner's plans are those that its trial names")
-    target = folder / task.name
+    target = folder / folder_of(task)
     cubins = {f"cubins/{kernel}.{chip(trial.chip).arch}": data for kernel, data in (cubins or {}).items()}
     entry = _entry(task, trial, plans, provenance)
     entry["cubins"] = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(cubins.items())}
@@ -66,9 +63,18 @@ def write(
         for name, data in cubins.items():
             (new / name).write_bytes(data)
         _copy(target, new, others)
+        (new / REFERENCE).write_text(torch_text(task), encoding="utf-8")
         winners = sorted([*others, entry], key=_place)
         _json(new / MANIFEST, {"version": VERSION, "task": task_document(task), "winners": winners})
     return target
+
+
+def folder_of(task: Task) -> str:
+    """The name of a task's folder: an everyday task's is the same in every dtype, so that others than bf16 are said."""
+    everyday = not task.name.endswith(task.identity[:6])
+    floats = {tensor.dtype for tensor in task.inputs if tensor.dtype in FLOATS}
+    said = [*sorted(floats - {"bf16"}), *([task.precision] if task.precision != "ieee" else [])] if everyday else []
+    return "_".join([task.name, *said])
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -81,7 +87,9 @@ def read(folder: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is damaged: {error}", "Run the task again.") from None
     if manifest.get("version") == 1:
-        return {**manifest, "version": VERSION, "winners": [_of_version_1(entry) for entry in manifest["winners"]]}
+        manifest |= {"version": 2, "winners": [_of_version_1(entry) for entry in manifest["winners"]]}
+    if manifest.get("version") == 2:
+        manifest |= {"version": VERSION, "task": task_document(_task(manifest["task"]))}
     if manifest.get("version") != VERSION:
         raise UserError(f"{path} has version {manifest.get('version')}, this tilewright reads {VERSION}")
     return dict(manifest)
@@ -110,6 +118,7 @@ def merge(source: Path, target: Path) -> list[str]:
                 _copy(origin, folder, kept)
             for extra in _not_ours(target):
                 shutil.copy2(extra, folder / extra.name)
+            (folder / REFERENCE).write_text(torch_text(_task(new["task"])), encoding="utf-8")
             _json(folder / MANIFEST, {**new, "winners": sorted(kept, key=_place)})
     return said
 
@@ -139,10 +148,16 @@ def task_document(task: Task) -> dict[str, Any]:
         "precision": task.precision,
         "sizes": task.sizes,
         "constants": {name: list(values) for name, values in task.constants},
-        "constraints": [f"{show_size(a)} {comparison} {show_size(b)}" for comparison, a, b in task.constraints],
+        "constraints": [[comparison, to_json(a), to_json(b)] for comparison, a, b in task.constraints],
         "inputs": arguments(task.inputs),
         "outputs": arguments(task.outputs),
+        "told": [
+            {"dim": t.dim, "argument": t.tensor.name, "axis": t.axis, "less": to_json(t.less), "by": to_json(t.by)}
+            for t in told_by(task.inputs)
+        ],
         **({"given": list(task.size_arguments)} if task.size_arguments else {}),
+        "batch": batch(task),
+        "contraction": any(kind(node.op) == "contraction" for node in task.graph.nodes),
         "snf": show(task.graph),
     }
 
@@ -156,6 +171,12 @@ def _entry(task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Ma
         "plans": [{"file": f"plans/{plan.digest}.json", **plan.document()} for plan in plans],
         "provenance": plain(provenance),
     }
+
+
+def _task(document: Mapping[str, Any]) -> Task:
+    """The task of a manifest, from its SNF."""
+    (task,) = decompose(parse(document["snf"], document["name"])).tasks
+    return task
 
 
 def _of_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +250,7 @@ def _not_ours(folder: Path) -> list[Path]:
     """Files beside the manifest that no manifest names (an __init__.py, notes): kept."""
     if not (folder / MANIFEST).is_file():
         return [p for p in folder.glob("*") if p.is_file()] if folder.is_dir() else []
-    ours = {MANIFEST, *(name for w in read(folder)["winners"] for name in files(w))}
+    ours = {MANIFEST, REFERENCE, *(name for w in read(folder)["winners"] for name in files(w))}
     return [p for p in folder.iterdir() if p.is_file() and p.name not in ours]
 
 

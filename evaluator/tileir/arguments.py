@@ -2,7 +2,7 @@
 
 The one module that touches private names of the ``cuda.tile`` package (the parameter annotations of a kernel object);
 :func:`check_version` refuses versions it was not written for.  What is assumed of an array follows from its sizes,
-strides and address by :mod:`evaluator.launch_rules`.
+strides and address by :mod:`kernels_generated.runtime.launch_rules`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evaluator.launch_rules import ALIGNMENT_BYTES, INT32_MAX, ArrayFacts, array_facts, common
+from kernels_generated.runtime.launch_rules import ALIGNMENT_BYTES, INT32_MAX, ArrayFacts, array_facts, common
 
 from .memory import Memory
 from .promises import PassedArray

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.launch_rules import ArrayFacts
+from kernels_generated.runtime.launch_rules import ArrayFacts
 from kernels_generated.runtime.plan import Launchable
 
 

@@ -1,8 +1,8 @@
 """From a launch's arguments to the kernel's signature, the plan's parameters and what the signature assumes.
 
-The rules are those of ``ct.launch`` (:mod:`evaluator.launch_rules`), with one change: a fact about a symbolic size is
-assumed only if it follows from the guards (policy *general*), or if the sample has it and a guard says so (policy
-*sample*).  On plain integers every fact is decided, and the two are equal.
+The rules are those of ``ct.launch`` (:mod:`kernels_generated.runtime.launch_rules`), with one change: a fact about a
+symbolic size is assumed only if it follows from the guards (policy *general*), or if the sample has it and a guard says
+so (policy *sample*).  On plain integers every fact is decided, and the two are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cuda.tile.compilation import (
     TupleConstraint,
 )
 
-from evaluator.launch_rules import ALIGNMENT_BYTES, INT32_MAX, array_facts
+from kernels_generated.runtime.launch_rules import ALIGNMENT_BYTES, INT32_MAX, array_facts
 
 from .fake_torch import Dtype, Tensor
 from .refusal import Refusal

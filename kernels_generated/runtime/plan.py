@@ -33,6 +33,13 @@ DTYPE_BITS: dict[str, int] = {
     "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f8e4m3": 8, "f8e5m2": 8,
 }  # fmt: skip
 SCALAR_DTYPES = ("bool", "i32", "i64", "f32", "f64")
+# What PyTorch calls them, as attributes of torch.
+TORCH_NAMES: dict[str, str] = {
+    "bool": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
 
 
 class PlanError(ValueError):

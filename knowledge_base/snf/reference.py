@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernels_generated.runtime.expr import evaluate
+from kernels_generated.runtime.plan import TORCH_NAMES
 
 from .graph import FLOATS, Graph, Node, shape_at
 from .ops import OPS, is_scalar
@@ -28,10 +29,7 @@ def torch_dtype(dtype: str) -> torch.dtype:
     """Our dtype's name as torch's dtype."""
     import torch
 
-    return {
-        "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64,
-        "i32": torch.int32, "i64": torch.int64, "bool": torch.bool,
-    }[dtype]  # fmt: skip
+    return getattr(torch, TORCH_NAMES[dtype])
 
 
 def run(

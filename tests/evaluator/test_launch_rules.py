@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.launch_rules import ArrayFacts, array_facts, common, disjoint
 from evaluator.tileir.arguments import LaunchError, pass_arguments
 from evaluator.tileir.memory import Memory
 from evaluator.trace.signature import _Guarded
 from evaluator.trace.symbolic import Context
+from kernels_generated.runtime.launch_rules import ArrayFacts, array_facts, common, disjoint
 
 ALIGNED = (16, 0)
 

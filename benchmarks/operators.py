@@ -1,0 +1,72 @@
+"""What an operator costs beside its kernel: importing them, and a call whose kernel does nothing.
+
+Prints one JSON line.  The driver that does nothing stands for the GPU's, so that what is measured is Python, the
+dispatcher and the making of outputs; ``empty_us`` is what one output costs of it.  On a GPU see docs/measured.md.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import timeit
+from collections.abc import Callable
+
+import torch
+
+from kernels_generated import ops
+from kernels_generated.ops.gpu import Gpu
+from kernels_generated.runtime import backend
+from kernels_generated.runtime.driver import LoadedKernel
+
+IMPORT = "import torch, time; t = time.perf_counter(); from kernels_generated import ops; print(time.perf_counter() - t)"
+
+
+class Idle:
+    """A driver whose kernels do nothing, and take whatever they are given."""
+
+    def load(self, cubin: bytes, symbol: str) -> LoadedKernel:
+        return LoadedKernel(None, None, _Any())  # type: ignore[arg-type]
+
+    def unload(self, kernel: LoadedKernel) -> None: ...
+
+    def launch(self, kernel: LoadedKernel, grid: tuple[int, int, int], parameters: int, stream: int) -> None: ...
+
+    def fill(self, address: int, element: bytes, count: int, stream: int) -> None: ...
+
+
+class _Any(tuple):  # noqa: SLOT001  # equal to whatever parameters the plan has
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def us(call: Callable[[], object]) -> float:
+    """µs of a call: the median of eleven rounds."""
+    number = 2000
+    return round(1e6 * statistics.median(timeit.repeat(call, number=number, repeat=11)) / number, 2)
+
+
+def main() -> None:
+    imported = [float(subprocess.check_output([sys.executable, "-c", IMPORT], text=True)) for _ in range(5)]
+    backend.install("cpu", Gpu(Idle(), "sm_90", 132, lambda: 0))
+    x, w, b = torch.randn(8, 768).bfloat16(), torch.randn(3072, 768).bfloat16(), torch.randn(3072).bfloat16()
+    operator = ops.operators()["linear_gelu"]
+    key, one = (x, w, b), torch.ones(1, 1)
+    ops.linear_gelu(*key)
+    figures = {
+        "benchmark": "operators",
+        "import_ms": round(1e3 * statistics.median(imported), 1),
+        "call_us": us(lambda: ops.linear_gelu(x, w, b)),
+        "with_gradients_us": us(lambda: ops.linear_gelu(x.requires_grad_(), w, b)),
+        "choose_us": us(lambda: operator.chosen(key)),
+        "empty_us": us(lambda: torch.empty(8, 3072, dtype=torch.bfloat16)),
+        "linear_us": us(lambda: torch.nn.functional.linear(one, one)),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

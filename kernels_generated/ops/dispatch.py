@@ -1,0 +1,35 @@
+"""Which kernel runs: of the winners for an architecture the one that was fastest nearest to these sizes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+
+from kernels_generated.runtime.manifest import Manifest, Winner
+from kernels_generated.runtime.plan import LaunchPlan
+
+
+def applicable(
+    manifest: Manifest, arch: str, num_sms: int, sizes: Mapping[str, int]
+) -> Iterator[tuple[Winner, LaunchPlan]]:
+    """The winners that may run at these sizes, each by the first of its plans that applies, best first.
+
+    A measured time counts more than a modelled one, then comes how near the sizes are at which it was taken (in powers
+    of two, over all dimensions), then the time itself.
+    """
+    dims = {**sizes, "num_sms": num_sms}
+
+    def order(winner: Winner) -> tuple[bool, float, float]:
+        away = sum(abs(math.log2(sizes[dim] / n)) for dim, n in winner.shape.items())
+        return winner.kind != "measured", away, winner.us
+
+    for winner in sorted((one for one in manifest.winners if one.arch == arch), key=order):
+        plan = next((plan for plan in (_plan(manifest, digest) for digest in winner.plans) if plan.applies(dims)), None)
+        if plan is not None:
+            yield winner, plan
+
+
+@functools.lru_cache(maxsize=512)
+def _plan(manifest: Manifest, digest: str) -> LaunchPlan:
+    return manifest.plan(digest)

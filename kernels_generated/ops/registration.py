@@ -1,0 +1,395 @@
+"""Operators with PyTorch's dispatcher: shapes for torch.compile, gradients, automatic mixed precision.
+
+They are registered by torch.library's lower interface, whose calls cost a third of ``custom_op``'s.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from kernels_generated.runtime import backend as backends
+from kernels_generated.runtime.backend import Backend, NoKernel, Run
+from kernels_generated.runtime.bound import BoundPlan, Buffer, Unlaunchable, bind
+from kernels_generated.runtime.expr import ExprError
+from kernels_generated.runtime.manifest import REFERENCE, Manifest, ManifestError
+from kernels_generated.runtime.plan import LaunchPlan
+from kernels_generated.runtime.strided import contiguous, restrided
+
+from .dispatch import applicable
+from .gpu import gpu
+from .interface import FLOATS, Interface, Sizes, torch_dtype
+
+NAMESPACE = "tilewright"
+REMEMBERED = 4096  # signatures of an operator; a program with more of them chooses anew
+ALIGNMENT = 16  # bytes: what kernels were compiled for, and what PyTorch's own allocations exceed
+
+_INSIDE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))  # whose lines nobody is warned at
+
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+Call = Callable[[Sequence[Any]], Any]
+
+
+class ThroughPyTorch(UserWarning):
+    """An operator that runs PyTorch's own kernels, and why; said once of each operator and reason."""
+
+
+class Operator:
+    """One operator.  ``manifests``: of its task, one for each combination of dtypes that has kernels."""
+
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self.interface = Interface(manifests)
+        self.name = self.interface.name
+        self.manifests = tuple(manifests)
+        self._count = len(self.interface.tensors)
+        self._calls: dict[tuple[Any, ...], Call] = {}
+        self._changes = backends.changes()
+        self._said: set[str] = set()
+        self._reference: Callable[..., Any] | None = None
+        _LIBRARY.define(self.interface.schema)
+        qualified = f"{NAMESPACE}::{self.name}"
+        _LIBRARY.impl(self.name, self.run, "CompositeExplicitAutograd")
+        torch.library.register_fake(qualified, self.fake, lib=_LIBRARY)
+        torch.library.register_autograd(qualified, self._backward, setup_context=self._keep, lib=_LIBRARY)
+        self.packet = getattr(getattr(torch.ops, NAMESPACE), self.name)
+        for device_type, key in (("cuda", "AutocastCUDA"), ("cpu", "AutocastCPU")):
+            _LIBRARY.impl(self.name, self._autocast(device_type, key), key)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def run(self, *arguments: Any) -> Any:
+        """The result, by the kernel that was chosen when these shapes, strides and dtypes were seen first."""
+        return self.chosen(arguments)(arguments)
+
+    def chosen(self, arguments: Sequence[Any]) -> Call:
+        """What computes the result: looked up by dtypes, shapes, strides, alignment and device."""
+        key: list[Any] = []
+        for one in arguments:
+            if isinstance(one, torch.Tensor):
+                key += (one.dtype, one.shape, one.stride(), one.get_device(), one.data_ptr() % ALIGNMENT)
+            else:
+                key.append(one)
+        signature = tuple(key)
+        if self._changes != backends.changes():
+            self._calls.clear()
+            self._changes = backends.changes()
+        call = self._calls.get(signature)
+        if call is None:
+            if len(self._calls) >= REMEMBERED:
+                self._calls.clear()
+            call = self._calls[signature] = self._choose(arguments)
+        return call
+
+    def fake(self, *arguments: Any) -> Any:
+        """Outputs without data, of the shapes and dtypes that :meth:`run` gives."""
+        tensors, numbers = arguments[: self._count], arguments[self._count :]
+        device, dtypes = self.interface.device(tensors), self.interface.dtypes(tensors)
+        sizes = self.interface.sizes(tensors, numbers)
+        return _returned([tensors[0].new_empty(s, dtype=d, device=device) for s, d in self._made(sizes, dtypes)])
+
+    def reference(self, *arguments: Any) -> Any:
+        """The task as PyTorch computes it."""
+        if self._reference is None:
+            path = self.manifests[0].folder / REFERENCE
+            spec = importlib.util.spec_from_file_location(f"{__package__}.{self.name}_reference", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            self._reference = getattr(module, self.name)
+        return self._reference(*arguments)
+
+    def _choose(self, arguments: Sequence[Any]) -> Call:
+        tensors, numbers = arguments[: self._count], arguments[self._count :]
+        device, dtypes = self.interface.device(tensors), self.interface.dtypes(tensors)
+        sizes = self.interface.sizes(tensors, numbers)
+        if any(n == 0 for n in sizes.dims.values()):  # kernels are for sizes from 1 on
+            return self._plainly(sizes, dtypes)
+        try:
+            return self._planned(tensors, device, sizes, dtypes)
+        except NoKernel as reason:
+            self._say(str(reason))
+            return self._plainly(sizes, dtypes)
+
+    def _planned(
+        self, tensors: Sequence[torch.Tensor], device: torch.device, sizes: Sizes, dtypes: Sequence[torch.dtype]
+    ) -> Call:
+        """The best kernel's call.  Raises NoKernel."""
+        backend = _backend(device)
+        manifest = self.interface.variants.get(tuple(tensor.dtype for tensor in tensors))
+        if manifest is None:
+            here = " or ".join(sorted({str(dtypes[0]) for dtypes in self.interface.variants}))
+            raise NoKernel(f"its kernels are for {here}, not {tensors[0].dtype}")
+        reasons = []
+        for winner, plan in applicable(manifest, backend.arch, backend.num_sms, sizes.dims):
+            try:
+                bound = bind(plan, {**sizes.dims, "num_sms": backend.num_sms})
+                copied = []
+                for argument, tensor in zip(self.interface.tensors, tensors, strict=True):
+                    leading = len(sizes.leading) if self.interface.batched(argument) else None
+                    read = _in_place(plan, bound, argument.name, tensor, leading)
+                    copied.append(read is None)
+                    bound = read or bound
+                run = backend.prepare(bound, manifest)
+            except (NoKernel, Unlaunchable, ExprError) as error:
+                reasons.append(f"{winner.kernel[:7]}: {error}")
+                continue
+            own = [buffer for buffer in bound.buffers if buffer.role == "workspace"]
+            return _Planned(self, run, copied, self._made(sizes, dtypes), own, device)
+        if not reasons:
+            archs = sorted({winner.arch for winner in manifest.winners})
+            shown = ", ".join(f"{dim}={n}" for dim, n in sizes.dims.items())
+            reasons = [
+                f"no kernel of its is for {shown}"
+                if backend.arch in archs
+                else f"its kernels are for {', '.join(archs)}, this is {backend.arch}"
+            ]
+        raise NoKernel("; ".join(reasons))
+
+    def _made(self, sizes: Sizes, dtypes: Sequence[torch.dtype]) -> list[tuple[tuple[Any, ...], torch.dtype]]:
+        """Shape and dtype of each output."""
+        shapes = [self.interface.output_shape(output, sizes) for output in self.interface.outputs]
+        return list(zip(shapes, dtypes, strict=True))
+
+    def _plainly(self, sizes: Sizes, dtypes: Sequence[torch.dtype]) -> Call:
+        """PyTorch's own computation, in new contiguous tensors as a kernel's are."""
+
+        def call(arguments: Sequence[Any]) -> Any:
+            storages = {one.untyped_storage().data_ptr() for one in arguments if isinstance(one, torch.Tensor)}
+            results = []
+            for one, dtype in zip(self._evaluated(arguments, sizes), dtypes, strict=True):
+                made = one.to(dtype)
+                shared = made.untyped_storage().data_ptr() in storages
+                results.append(made.clone(memory_format=torch.contiguous_format) if shared else made.contiguous())
+            return _returned(results)
+
+        return call
+
+    def _evaluated(self, arguments: Sequence[Any], sizes: Sizes) -> list[torch.Tensor]:
+        """The reference's results: it takes one batch axis, the operator any number of axes in its place."""
+        given = [
+            one.reshape(math.prod(sizes.leading), *one.shape[len(sizes.leading) :])
+            if self.interface.batched(argument)
+            else one
+            for argument, one in zip(self.interface.tensors, arguments[: self._count], strict=True)
+        ]
+        made = self.reference(*given, *arguments[self._count :])
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        return [
+            one.reshape(*sizes.leading, *one.shape[1:]) if self.interface.batched(output) else one
+            for output, one in zip(self.interface.outputs, results, strict=True)
+        ]
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            _warn(f"{self.name} runs through PyTorch: {reason}")
+
+    # ------------------------------------------------------------------------------------------------ gradients
+
+    @staticmethod
+    def _keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        ctx.save_for_backward(*(one for one in inputs if isinstance(one, torch.Tensor)))
+        ctx.numbers = tuple(one for one in inputs if not isinstance(one, torch.Tensor))
+
+    def _backward(self, ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        """The reference's gradients, computed in float32 (of float64 arguments in float64) and rounded once."""
+        again = torch.is_grad_enabled()  # the gradients' own gradients will be asked for
+        saved = ctx.saved_tensors
+        wide = torch.float64 if any(one.dtype == torch.float64 for one in saved) else torch.float32
+        with torch.enable_grad():
+            given, wanted = [], []
+            for one, needed in zip(saved, ctx.needs_input_grad, strict=False):
+                upcast = one.to(wide) if one.dtype in FLOATS else one
+                if needed:
+                    upcast = upcast if again else upcast.detach().requires_grad_()
+                    wanted.append(upcast)
+                given.append(upcast)
+            sizes = self.interface.sizes(saved, ctx.numbers)
+            results = self._evaluated([*given, *ctx.numbers], sizes)
+            pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None and r.requires_grad]
+            found = iter(
+                torch.autograd.grad(
+                    [r for r, _ in pairs], wanted, [g.to(r.dtype) for r, g in pairs], create_graph=again,
+                    allow_unused=True,
+                )
+            )  # fmt: skip
+        rounded = []
+        for one, needed in zip(saved, ctx.needs_input_grad, strict=False):
+            gradient = next(found) if needed else None
+            rounded.append(None if gradient is None else gradient.to(one.dtype))
+        return (*rounded, *(None for _ in ctx.numbers))
+
+    def _autocast(self, device_type: str, key: str) -> Callable[..., Any]:
+        """Under automatic mixed precision: matrix products in its dtype, all else in the widest of the arguments'."""
+        without = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        contraction = self.manifests[0].contraction
+
+        def cast(*arguments: Any) -> Any:
+            floats = [one.dtype for one in arguments if isinstance(one, torch.Tensor) and one.dtype in FLOATS]
+            to = torch.get_autocast_dtype(device_type)
+            if torch.float64 in floats or not contraction:
+                to = floats[0] if floats else to
+                for dtype in floats[1:]:
+                    to = torch.promote_types(to, dtype)
+            with torch._C._ExcludeDispatchKeyGuard(without):
+                return self.packet(
+                    *(one.to(to) if isinstance(one, torch.Tensor) and one.dtype in FLOATS else one for one in arguments)
+                )
+
+        return cast
+
+    # ------------------------------------------------------------------------------------------------ for people
+
+    def function(self) -> Callable[..., Any]:
+        """What users call: tensors of PyTorch, and of whatever else speaks DLPack."""
+        packet = self.packet
+
+        def operator(*arguments: Any, **named: Any) -> Any:
+            for one in (*arguments, *named.values()):
+                if not isinstance(one, torch.Tensor) and hasattr(one, "__dlpack__"):
+                    arguments = tuple(map(_tensor, arguments))
+                    named = {name: _tensor(value) for name, value in named.items()}
+                    break
+            return packet(*arguments, **named)
+
+        operator.__name__ = operator.__qualname__ = self.name
+        operator.__module__ = __package__ or ""
+        operator.__doc__ = self._text()
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [*(tensor.name for tensor in self.interface.tensors), *self.interface.numbers]
+        operator.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        return operator
+
+    def _text(self) -> str:
+        lines = [f"{self.interface.text()}", "", "Its kernels, the fastest at these sizes:", ""]
+        for manifest in self.manifests:
+            dtypes = ", ".join(dict.fromkeys(map(str, map(torch_dtype, manifest.dtypes))))
+            for winner in manifest.winners:
+                shape = ", ".join(f"{dim}={n}" for dim, n in winner.shape.items())
+                where = f"{winner.chip} ({winner.arch})"
+                lines.append(f"- {dtypes}, {where}, {shape}: {winner.kind} {winner.us:.1f} µs")
+        lines += ["", f"In PyTorch: {self.manifests[0].folder / REFERENCE}"]
+        return "\n".join(lines)
+
+
+class _Planned:
+    """A kernel's call at one signature: outputs and workspaces are made, what cannot be read in place is copied."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        run: Run,
+        copied: Sequence[bool],
+        outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        workspaces: Sequence[Buffer],
+        device: torch.device,
+    ) -> None:
+        self._run, self._device = run, device
+        self._inputs = [(t.name, copy) for t, copy in zip(operator.interface.tensors, copied, strict=True)]
+        self._outputs = [
+            (t.name, shape, dtype) for t, (shape, dtype) in zip(operator.interface.outputs, outputs, strict=True)
+        ]
+        self._workspaces = [(one.name, one.shape, torch_dtype(one.dtype)) for one in workspaces]
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        tensors: dict[str, torch.Tensor] = {}
+        for (name, copy), tensor in zip(self._inputs, arguments, strict=False):
+            tensors[name] = tensor.clone(memory_format=torch.contiguous_format) if copy else tensor
+        results = []
+        for name, shape, dtype in self._outputs:
+            tensors[name] = made = torch.empty(shape, dtype=dtype, device=self._device)
+            results.append(made)
+        for name, shape, dtype in self._workspaces:
+            tensors[name] = torch.empty(shape, dtype=dtype, device=self._device)
+        self._run(tensors)
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _backend(device: torch.device) -> Backend:
+    """Who runs plans on the device.  Raises NoKernel."""
+    backend = backends.installed(device.type)
+    if backend is not None:
+        return backend
+    if device.type != "cuda":
+        tip = " (evaluator.emulator.install() runs its kernels there)" if device.type == "cpu" else ""
+        raise NoKernel(f"its arguments are on {device.type}{tip}")
+    found = gpu(device.index or 0)
+    if isinstance(found, str):
+        raise NoKernel(found)
+    return found
+
+
+def _in_place(
+    plan: LaunchPlan, bound: BoundPlan, buffer: str, tensor: torch.Tensor, leading: int | None
+) -> BoundPlan | None:
+    """The plan with the tensor's own strides; None where it has to be copied first.
+
+    leading: how many of its axes stand for the batch; None where it has none.
+    """
+    strides = tensor.stride() if leading is None else _flattened(tensor, leading)
+    if strides is None or tensor.data_ptr() % ALIGNMENT:
+        return None
+    if contiguous(bound.buffer(buffer).shape, strides):
+        return bound
+    return restrided(plan, bound, buffer, strides)
+
+
+def _flattened(tensor: torch.Tensor, leading: int) -> tuple[int, ...] | None:
+    """The tensor's strides where its leading axes are one; None where they do not lie so."""
+    shape, strides = tensor.shape, tensor.stride()
+    one: int | None = None
+    expected = 0
+    for n, stride in zip(reversed(shape[:leading]), reversed(strides[:leading])):  # noqa: B905  # equally long
+        if n == 1:
+            continue
+        if one is None:
+            one = stride
+        elif stride != expected:
+            return None
+        expected = stride * n
+    return (one if one is not None else math.prod(shape[leading:]), *strides[leading:])
+
+
+def _warn(message: str) -> None:
+    """Warns at the line that called the operator: the first one outside PyTorch and this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame = frame.f_back
+    place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else (__file__, 1)
+    warnings.warn_explicit(message, ThroughPyTorch, *place)
+
+
+def _tensor(value: Any) -> Any:
+    foreign = not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+    return torch.from_dlpack(value) if foreign else value
+
+
+def _returned(results: Sequence[torch.Tensor]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def gathered(manifests: Mapping[str, Manifest]) -> dict[str, Operator]:
+    """The operators of folders of winners, by name: folders of one name and interface are one operator's dtypes.
+
+    Winners under tf32 are left out: an operator's float32 is float32.  Raises ManifestError where two folders of one
+    name are of different tasks.
+    """
+    by_name: dict[str, list[Manifest]] = {}
+    for manifest in (one for one in manifests.values() if one.precision == "ieee"):
+        by_name.setdefault(manifest.name, []).append(manifest)
+    for name, some in by_name.items():
+        forms = {tuple((t.name, t.shape) for t in one.inputs) for one in some}
+        if len(forms) > 1:
+            raise ManifestError(f"{some[0].folder.parent}: folders of the task {name} take different arguments")
+    return {name: Operator(some) for name, some in sorted(by_name.items())}

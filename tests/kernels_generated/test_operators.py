@@ -1,0 +1,335 @@
+"""The kernels as PyTorch operators: on the emulator, on a GPU that is none, and through PyTorch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from device_double import DeviceDouble
+
+from evaluator import emulator
+from kernels_generated import ops
+from kernels_generated.ops.gpu import Gpu
+from kernels_generated.ops.interface import size
+from kernels_generated.runtime import backend
+from kernels_generated.runtime.bound import BoundPlan
+from kernels_generated.runtime.manifest import Manifest
+
+OPERATORS = ops.operators()
+# Small sizes; of those that kernels are made for (heads of D) one that there are kernels for.
+SIZES = {"M": 5, "N": 48, "K": 32, "B": 2, "T": 9, "H": 3, "G": 2, "D": 16, "N2": 3, "N3": 16, "N4": 16}
+
+
+@pytest.fixture
+def emulated() -> Iterator[emulator.Emulated]:
+    yield emulator.install()
+    emulator.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ops.ThroughPyTorch)
+        yield
+
+
+def given(name: str, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **sizes: int) -> list[torch.Tensor]:
+    """Arguments of an operator."""
+    interface = OPERATORS[name].interface
+    dims = {**SIZES, **sizes}
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn([size(axis, dims) for axis in tensor.shape], generator=generator).to(dtype)
+        for tensor in interface.tensors
+    ]
+
+
+def near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the rounding of 16 bits: the judge has shown more of each kernel."""
+    assert found.shape == expected.shape
+    error = (found.double() - expected.double()).square().mean().sqrt()
+    assert error <= 2**-8 * expected.double().square().mean().sqrt()
+
+
+def test_each_folder_of_winners_is_an_operator() -> None:
+    assert {"attention", "gelu", "layernorm", "linear", "linear_gelu", "linear_residual", "softmax"} <= set(dir(ops))
+    for name in OPERATORS:
+        assert getattr(ops, name).__name__ == name
+        assert hasattr(torch.ops.tilewright, name)
+        assert "measured" in getattr(ops, name).__doc__
+    assert list(inspect.signature(ops.linear_gelu).parameters) == ["x", "w", "b"]
+    with pytest.raises(AttributeError, match="no attribute 'linear_glu': its operators are add, attention"):
+        _ = ops.linear_glu
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_its_kernel_gives_what_pytorch_gives(name: str, emulated: emulator.Emulated) -> None:
+    arguments = given(name)
+    found = getattr(ops, name)(*arguments)
+    assert emulated.launches
+    near(found, OPERATORS[name].reference(*(one.double() for one in arguments)))
+    assert found.dtype == torch.bfloat16
+    assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_pytorch_holds_it_for_an_operator(name: str) -> None:
+    arguments = [one.requires_grad_() for one in given(name, torch.float32)]
+    torch.library.opcheck(getattr(torch.ops.tilewright, name), arguments)
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize("leading", [(), (7,), (2, 3), (1, 2, 1, 2), (1, 1)])
+def test_any_leading_axes(leading: tuple[int, ...], emulated: emulator.Emulated) -> None:
+    _, w, b = given("linear_gelu")
+    x, r = torch.randn(*leading, 32).bfloat16(), torch.randn(*leading, 48).bfloat16()
+    assert torch.equal(ops.linear_gelu(x, w, b).view(-1, 48), ops.linear_gelu(x.reshape(-1, 32), w, b))
+    assert ops.linear_residual(x, w, b, r).shape == (*leading, 48)
+    assert emulated.launches == 3
+
+
+def test_arguments_that_are_not_contiguous_are_read_where_they_lie(
+    emulated: emulator.Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, w, b = given("linear_gelu")
+    wide = torch.randn(2, 5, 64).bfloat16()
+    x = wide[..., 32:]
+    expected = ops.linear_gelu(x.contiguous(), w, b)
+    with monkeypatch.context() as m:
+        m.setattr(torch.Tensor, "clone", None)  # no copy is made
+        assert torch.equal(ops.linear_gelu(x, w, b), expected)
+        assert torch.equal(ops.linear_gelu(x, torch.cat([w, w], 1)[:, 32:], b), expected)
+        assert torch.equal(ops.linear_gelu(x[0, ::2], w, b), expected[0, ::2])
+    a = torch.randn(4, 6, 32).bfloat16()
+    assert torch.equal(ops.add(a[:, :, ::2].contiguous(), a[:, :, 16:]), ops.add(a[:, :, ::2], a[:, :, 16:]))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_any_strides_give_the_same(name: str, emulated: emulator.Emulated) -> None:
+    """In place or by a copy: with gaps between rows, axes turned round, elements that many places share, odd starts."""
+    arguments = given(name)
+    expected = getattr(ops, name)(*arguments)
+    for turned in (_gaps, _turned, _odd):
+        assert torch.equal(getattr(ops, name)(*map(turned, arguments)), expected)
+    first = arguments[0][:1].expand_as(arguments[0])
+    assert torch.equal(getattr(ops, name)(first, *arguments[1:]), getattr(ops, name)(first.clone(), *arguments[1:]))
+
+
+def _gaps(one: torch.Tensor) -> torch.Tensor:
+    room = torch.full([n + 8 for n in one.shape], torch.nan, dtype=one.dtype)
+    window = room[tuple(slice(0, n) for n in one.shape)]
+    return window.copy_(one)
+
+
+def _turned(one: torch.Tensor) -> torch.Tensor:
+    return one.movedim(0, -1).contiguous().movedim(-1, 0)
+
+
+def _odd(one: torch.Tensor) -> torch.Tensor:
+    return torch.empty(one.numel() + 1, dtype=one.dtype)[1:].view_as(one).copy_(one)
+
+
+def test_empty_tensors(emulated: emulator.Emulated) -> None:
+    x, w, b = given("linear_gelu")
+    assert ops.linear_gelu(x[:0], w, b).shape == (0, 48)
+    assert ops.linear_gelu(x.view(1, 5, 32)[:, :0], w, b).shape == (1, 0, 48)
+    assert torch.equal(ops.linear(x[:, :0], w[:, :0], b), b.expand(5, 48))
+    assert emulated.launches == 0
+
+
+def test_what_speaks_dlpack() -> None:
+    x, w, b = (one.numpy() for one in given("linear_gelu", torch.float32))
+    expected = F.gelu(F.linear(*map(torch.from_numpy, (x, w, b))), approximate="tanh")
+    assert torch.equal(ops.linear_gelu(x, w=w, b=torch.from_numpy(b)), expected)
+    assert np.array_equal(np.from_dlpack(ops.linear_gelu(x, w, b)), expected.numpy())
+
+
+X, W, B = given("linear_gelu")
+WRONG = {
+    r"expected w with shape \[48, 32\], but got shape \[48, 16\] \(x\[..., K\], w\[N, K\], b\[N\] -> y\[..., N\]\)": (
+        X, W[:, :16], B,
+    ),
+    r"expected b with shape \[48\], but got shape \[3\]": (X, W, B[:3]),
+    r"expected w with 2 axes, but got shape \[32\]": (X, W[0], B),
+    r"expected x with at least 1 axis, but got shape \[\]": (X[0, 0], W, B),
+    r"expected arguments of one floating-point dtype, but got x torch.bfloat16, w torch.float32, b torch.bfloat16": (
+        X, W.float(), B,
+    ),
+    r"expected x of a floating-point dtype, but got torch.int64": (X.long(), W, B),
+    r"expected all tensors on the same device, but got x on cpu, w on meta, b on cpu": (X, W.to("meta"), B),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_arguments_are_named(message: str) -> None:
+    with pytest.raises(RuntimeError, match=f"linear_gelu\\(\\): {message}"):
+        ops.linear_gelu(*WRONG[message])
+
+
+def test_leading_axes_have_to_agree_and_constraints_to_hold() -> None:
+    x, w, b, r = given("linear_residual")
+    with pytest.raises(RuntimeError, match=r"expected r with the leading axes \[5\] of the arguments before it, but"):
+        ops.linear_residual(x, w, b, r.view(1, 5, 48))
+    x, cos, sin = given("rope_1da0a8", N3=15)
+    with pytest.raises(RuntimeError, match=r"rope_1da0a8\(\): needs N3%2 == 0, but got 1 and 0"):
+        ops.rope_1da0a8(x, cos, sin)
+    with pytest.raises(RuntimeError, match="missing value for argument 'b'"):
+        ops.linear_gelu(X, W)
+
+
+# ---------------------------------------------------------------------------------------------------- who computes
+
+
+def test_where_no_kernel_is_pytorch_computes_and_it_is_said_once(emulated: emulator.Emulated) -> None:
+    arguments = given("softmax", torch.float64, seed=3)
+    expected = arguments[0].softmax(-1)
+    OPERATORS["softmax"]._said.clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert torch.equal(ops.softmax(*arguments), expected)
+        assert torch.equal(ops.softmax(arguments[0][1:]), expected[1:])
+    assert [(str(one.message), one.filename) for one in said] == [
+        ("softmax runs through PyTorch: its kernels are for torch.bfloat16, not torch.float64", __file__)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chip", "sizes", "reason"),
+    [
+        ("b200", {}, "its kernels are for sm_90, this is sm_100"),
+        ("h200", {"D": 48}, "no kernel of its is for B=2, T=9, H=3, D=48"),
+        ("", {}, "its arguments are on cpu (evaluator.emulator.install() runs its kernels there)"),
+    ],
+)
+def test_why_there_is_none(chip: str, sizes: Mapping[str, int], reason: str) -> None:
+    dims = {**SIZES, **sizes}
+    qkv = torch.randn(dims["B"], dims["T"], 3, dims["H"], dims["D"]).bfloat16()
+    OPERATORS["attention"]._said.clear()
+    try:
+        if chip:
+            emulator.install(chip)
+        with pytest.warns(ops.ThroughPyTorch) as said:
+            found = ops.attention(qkv)
+    finally:
+        emulator.uninstall()
+    assert str(said[0].message) == f"attention runs through PyTorch: {reason}"
+    q, k, v = qkv.permute(2, 0, 3, 1, 4).float()
+    near(found, F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+
+
+def test_what_pytorch_gives_is_new_and_contiguous() -> None:
+    """As a kernel's result is: never an argument, nor a view of one."""
+    x = torch.randn(4, 8)
+    made = ops.gelu(x)
+    made.zero_()
+    assert x.abs().sum() > 0
+    assert ops.attention(torch.randn(1, 4, 3, 2, 16)).is_contiguous()
+
+
+def test_installing_changes_who_computes_at_once(emulated: emulator.Emulated) -> None:
+    x = given("gelu")[0]
+    ops.gelu(x)
+    emulator.uninstall()
+    ops.gelu(x)
+    assert emulated.launches == 1
+
+
+class Doubled:
+    """A GPU that is none, which is told where tensors lie."""
+
+    def __init__(self, driver: DeviceDouble) -> None:
+        self.driver, self.gpu = driver, Gpu(driver, "sm_90", 132, lambda: 1)
+        self.arch, self.num_sms = self.gpu.arch, self.gpu.num_sms
+
+    def prepare(self, bound: BoundPlan, manifest: Manifest) -> Any:
+        run = self.gpu.prepare(bound, manifest)
+
+        def known(tensors: Mapping[str, torch.Tensor]) -> None:
+            for tensor in tensors.values():
+                self.driver.adopt(tensor)
+            run(tensors)
+
+        return known
+
+
+@pytest.mark.parametrize("name", ["linear_gelu", "attention"])
+def test_on_a_gpu_the_cubins_that_ship_are_launched(name: str, emulated: emulator.Emulated) -> None:
+    arguments = given(name, seed=5)
+    expected = getattr(ops, name)(*arguments)
+    shipped = {}
+    for winner in OPERATORS[name].manifests[0].winners:
+        for path, digest in winner.cubins.items():
+            kernel = path.removeprefix("cubins/").split(".")[0]
+            shipped[digest] = OPERATORS[name].manifests[0].bytecode(kernel)
+            assert hashlib.sha256(OPERATORS[name].manifests[0].folder.joinpath(path).read_bytes()).hexdigest() == digest
+    double = Doubled(DeviceDouble(shipped, {}))
+    backend.install("cpu", double)
+    launched = getattr(ops, name)(*arguments)
+    assert double.driver.launches == 1
+    assert torch.equal(launched, expected)
+
+
+# ---------------------------------------------------------------------------------------------------- gradients
+
+
+def test_gradients_are_those_of_float32(emulated: emulator.Emulated) -> None:
+    arguments = [one.requires_grad_() for one in given("linear_gelu")]
+    weights = torch.randn(5, 48)
+    found = torch.autograd.grad(ops.linear_gelu(*arguments), arguments, weights.bfloat16())
+    plain = [one.detach().float().requires_grad_() for one in arguments]
+    wanted = torch.autograd.grad(F.gelu(F.linear(*plain), approximate="tanh"), plain, weights.bfloat16().float())
+    assert all(torch.equal(one, other.bfloat16()) for one, other in zip(found, wanted, strict=True))
+
+
+def test_of_what_needs_no_gradient_none_is_made() -> None:
+    x, w, b = given("linear_gelu", torch.float32)
+    ops.linear_gelu(x, w.requires_grad_(), b).sum().backward()
+    assert w.grad is not None
+    assert x.grad is b.grad is None
+
+
+def test_gradients_have_gradients() -> None:
+    arguments = [one[:2, ..., :4].contiguous().requires_grad_() if one.dim() > 1 else one[:4].requires_grad_()
+                 for one in given("layernorm", torch.float64)]  # fmt: skip
+    assert torch.autograd.gradcheck(ops.layernorm, arguments)
+    assert torch.autograd.gradgradcheck(ops.layernorm, arguments)
+
+
+# ---------------------------------------------------------------------------------------------------- torch.compile
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_without_a_graph_break(dynamic: bool, emulated: emulator.Emulated) -> None:
+    def block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ops.layernorm(ops.linear_gelu(x, w, b), b, b) + 1
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (5, 3):
+        x, w, b = (one.requires_grad_() for one in given("linear_gelu", M=rows))
+        emulated.launches = 0
+        found = compiled(x, w, b)
+        assert emulated.launches == 2
+        expected = block(x, w, b)
+        assert torch.equal(found, expected)
+        gradients = (torch.autograd.grad(y.float().square().sum(), (x, w, b)) for y in (found, expected))
+        assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_automatic_mixed_precision(emulated: emulator.Emulated) -> None:
+    x, w, b = given("linear_gelu", torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = ops.linear_gelu(x, w, b)
+        assert made.dtype == torch.bfloat16
+        assert emulated.launches == 1
+        assert ops.layernorm(made, b, b).dtype == torch.float32  # no product: the widest dtype of its arguments
+        assert ops.linear_gelu(x.double(), w, b).dtype == torch.float64  # which automatic mixed precision leaves alone
+    near(made, F.gelu(F.linear(x, w, b), approximate="tanh"))
