@@ -156,6 +156,7 @@ def task_document(task: Task) -> dict[str, Any]:
             for t in told_by(task.inputs)
         ],
         **({"given": list(task.size_arguments)} if task.size_arguments else {}),
+        "untold": list(task.untold_sizes),
         "batch": batch(task),
         "contraction": any(kind(node.op) == "contraction" for node in task.graph.nodes),
         "snf": show(task.graph),

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from kernels_generated.runtime.expr import Expr, evaluate
+from knowledge_base.snf.attention_idiom import attention
 from knowledge_base.snf.graph import Graph, Node, shape_at
 from knowledge_base.snf.ops import is_scalar, kind
 from knowledge_base.snf.reference import step
@@ -59,6 +61,9 @@ class Reading:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return shape_at(self.graph.value(name).shape, self.graph.sizes)
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        return evaluate(a, self.graph.sizes) == evaluate(b, self.graph.sizes)
 
     def needs_only(self, node: Node, absorbed: frozenset[str]) -> bool:
         """Whether nothing but ``node`` and the absorbed ones themselves uses what those give."""
@@ -109,49 +114,6 @@ class TorchProgram:
 # ---------------------------------------------------------------------------------------------------- what is found
 
 
-@dataclass(frozen=True)
-class Attention:
-    """softmax(scale · q kᵀ + mask) v, by the names of its values; ``kt`` is kᵀ."""
-
-    q: str
-    kt: str
-    v: str
-    scale: float
-    causal: bool
-    absorbed: frozenset[str]
-
-
-def attention(reading: Reading, node: Node) -> Attention | None:
-    """The attention whose result is ``node``, if it is one that libraries have.
-
-    A causal mask of as many queries as keys: of others PyTorch aligns it at the first key, SNF at the last one.
-    """
-    if node.op != "matmul" or (softmax := reading.node(node.args[0], "softmax")) is None:
-        return None
-    absorbed = {softmax.name}
-    scores, causal, scale = softmax.args[0], False, 1.0
-    if (add := reading.node(scores, "add")) is not None:
-        mask = next((a for a in add.args if reading.node(a, "causal_mask")), None)
-        if mask is None:
-            return None
-        absorbed |= {add.name, mask}
-        causal, scores = True, next(a for a in add.args if a != mask)
-    if (scaled := reading.node(scores, "mul", "div")) is not None:
-        number = next((a for a in scaled.args if a in reading.numbers), None)
-        if number is None or (scaled.op == "div" and number != scaled.args[1]):
-            return None
-        absorbed.add(scaled.name)
-        scale = reading.numbers[number] if scaled.op == "mul" else 1 / reading.numbers[number]
-        scores = next(a for a in scaled.args if a != number)
-    if (product := reading.node(scores, "matmul")) is None:
-        return None
-    absorbed.add(product.name)
-    rows, columns = reading.shape(product.name)[-2:]
-    if (causal and rows != columns) or not reading.needs_only(node, frozenset(absorbed)):
-        return None
-    return Attention(product.args[0], product.args[1], node.args[1], scale, causal, frozenset(absorbed))
-
-
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float, bool], torch.Tensor]
 
 
@@ -159,14 +121,14 @@ def attending(attend: Attend) -> Finder:
     """Attention by ``attend`` of q[B, H, T, D], k and v[B, K, S, D], where K divides H: queries in groups."""
 
     def find(reading: Reading, node: Node) -> Idiom | None:
-        found = attention(reading, node)
+        found = attention(reading.graph, node, reading.numbers, reading.equal)
         if found is None:
             return None
         q, kt, v = (reading.shape(name) for name in (found.q, found.kt, found.v))
         grouped = len(q) == 5 and len(kt) == len(v) == 5 and kt[2] == v[2] == 1 and q[:2] == kt[:2] == v[:2]
         if not grouped and not (len(q) == len(kt) == len(v) == 4 and q[:2] == kt[:2] == v[:2]):
             return None
-        scale, causal = found.scale, found.causal
+        scale, causal = found.scale(reading.numbers), found.causal
 
         def compute(args: list[Any]) -> Any:
             q, kt, v = args

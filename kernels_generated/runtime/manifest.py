@@ -152,7 +152,7 @@ def _manifest(folder: Path, document: Mapping[str, Any]) -> Manifest:
         precision=task["precision"],
         inputs=tuple(map(_argument, task["inputs"])),
         outputs=tuple(map(_argument, task["outputs"])),
-        numbers=tuple(dim for dim in task["sizes"] if all(dim != one["dim"] for one in task["told"])),
+        numbers=tuple(task["untold"]),
         told=tuple(
             ToldSize(one["dim"], one["argument"], one["axis"], from_json(one["less"]), from_json(one["by"]))
             for one in task["told"]

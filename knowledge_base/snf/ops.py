@@ -1,9 +1,9 @@
 """The table of ops: for each its SNF spelling, shape and dtype rule, meaning in torch, flops, and how it may fuse.
 
 Adding an op is adding one entry to ``OPS`` (and a name to the list in :mod:`knowledge_base.snf.graph`).  The meaning
-is one function for both modes of :mod:`knowledge_base.snf.reference`: on float64 tensors it is the reference, on
-tensors of the stored dtype it is the yardstick, the op as a PyTorch user would call it.  torch is imported when an op
-is run.
+is one expression of PyTorch, as a user would write it.  :mod:`knowledge_base.snf.reference` runs it in both modes: on
+float64 tensors it is the reference, on tensors of the stored dtype it is the yardstick.
+:mod:`knowledge_base.snf.torch_text` writes it into a text.  torch is imported when an op is run.
 
 Kinds (``OpSpec.kind``) say how an op may fuse:
 
@@ -19,8 +19,9 @@ Kinds (``OpSpec.kind``) say how an op may fuse:
 
 from __future__ import annotations
 
-import math
-import operator
+import ast
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +49,13 @@ class OpSpec:
     arity: least and greatest number of tensor arguments.
     attrs: attribute names with their defaults; REQUIRED where there is none.
     shape: (argument shapes, attributes) -> shape; raises ShapeError.
-    run: (torch tensors or numbers, attributes) -> torch tensor or number.
+    torch: the op as an expression of PyTorch with places for what it is of, see :func:`fill`.
     flops: (output shape, argument shapes) -> operations by unit: matmul, elementwise, special (exp, tanh, rsqrt …).
     commutative: the two arguments may be exchanged.
     says: the formula, for people and models who write kernels; empty where the spelling says it all.
+    number: the same expression of Python's numbers, by the value of the attribute if it has one; empty where ``torch``
+        is good for these as well.
+    tensors: PyTorch takes no number here, so that one becomes a tensor of the other argument's dtype.
     """
 
     name: str
@@ -59,7 +63,7 @@ class OpSpec:
     spellings: tuple[str, ...]
     arity: tuple[int, int]
     shape: Callable[[Sequence[Shape], Attrs], Shape]
-    run: Callable[[Sequence[Any], Attrs], Any]
+    torch: str
     attrs: tuple[tuple[str, Any], ...] = ()
     dtype: str = (
         "promote"  # promote | float (ints become f32) | first | sum (ints become i64) | branches | attr | a dtype
@@ -67,6 +71,29 @@ class OpSpec:
     flops: Callable[[Shape, Sequence[Shape]], dict[str, Expr]] = lambda out, args: {}
     commutative: bool = False
     says: str = ""
+    number: str | Mapping[str, str] = ""
+    tensors: bool = False
+
+    def of_numbers(self, attrs: Attrs) -> str:
+        """The expression of Python's numbers, to be filled like ``torch``."""
+        if isinstance(self.number, str):
+            return self.number or self.torch
+        return next(self.number[value] for value in attrs.values() if value in self.number)
+
+    @functools.cached_property
+    def run(self) -> Callable[[Sequence[Any], Attrs], Any]:
+        """(torch tensors or numbers, attributes) -> torch tensor or number: what ``torch`` says of them."""
+        import math
+
+        import torch
+        import torch.nn.functional
+
+        count = self.arity[1]
+        attrs = {key: f'attrs["{key}"]' for key, _ in self.attrs}
+        text = fill(self.torch, [f"args[{i}]" for i in range(count)], {**attrs, "device": "None"}, every="*args")
+        names = {"math": math, "torch": torch, "F": torch.nn.functional}
+        made: Callable[[Sequence[Any], Attrs], Any] = eval(f"lambda args, attrs: {text}", names)
+        return made
 
 
 class Required:
@@ -77,6 +104,34 @@ class Required:
 
 
 REQUIRED = Required()
+
+_PLACE = re.compile(r"\{(\*|\w+)\}")
+
+
+def fill(template: str, args: Sequence[str], attrs: Mapping[str, str], every: str | None = None) -> str:
+    """An op's expression with texts in the places of the template.
+
+    ``{0}`` is an argument, in parentheses where it is no closed term and stands beside an operator; ``{*}`` all of
+    them, or ``every``; ``{axis}`` an attribute.  ``{device}`` is where a tensor goes that is made of no other.
+    """
+
+    def put(place: re.Match[str]) -> str:
+        name = place[1]
+        if name == "*":
+            return ", ".join(args) if every is None else every
+        if not name.isdigit():
+            return attrs[name]
+        before, after = template[: place.start()].rstrip()[-1:], template[place.end() :].lstrip()[:1]
+        alone = before in ("", "(", "[", ",") and after in ("", ")", "]", ",")
+        return args[int(name)] if alone else closed(args[int(name)])
+
+    return _PLACE.sub(put, template)
+
+
+def closed(text: str) -> str:
+    """An expression of Python so that any operator may stand beside it."""
+    made = ast.parse(text, mode="eval").body
+    return text if isinstance(made, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript) else f"({text})"
 
 
 # ---------------------------------------------------------------------------------------------------- shape rules
@@ -247,110 +302,6 @@ def _mask(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     return shapes[0][-2:]
 
 
-# ---------------------------------------------------------------------------------------------------- meaning in torch
-
-
-def _tensor(value: Any, like: Any) -> Any:
-    import torch
-
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=like.dtype)
-
-
-def _torch(name: str, *, tensors: bool = False) -> Callable[[Sequence[Any], Attrs], Any]:
-    """torch.<name>(*args); with ``tensors``, numbers among the arguments become tensors of the other's dtype."""
-
-    def run(args: Sequence[Any], attrs: Attrs) -> Any:
-        import torch
-
-        if tensors:
-            like = next((a for a in args if isinstance(a, torch.Tensor)), torch.tensor(0.0, dtype=torch.float64))
-            args = [_tensor(a, like) for a in args]
-        return getattr(torch, name)(*args)
-
-    return run
-
-
-def _operator(name: str) -> Callable[[Sequence[Any], Attrs], Any]:
-    """Python's operator on the arguments, so that either may be a number: ``2.0 - x``."""
-    function = getattr(operator, name)
-    return lambda args, attrs: function(*args)
-
-
-def _functional(name: str) -> Callable[[Sequence[Any], Attrs], Any]:
-    def run(args: Sequence[Any], attrs: Attrs) -> Any:
-        import torch.nn.functional as F
-
-        return getattr(F, name)(*args, **attrs)
-
-    return run
-
-
-def _run_norm(name: str) -> Callable[[Sequence[Any], Attrs], Any]:
-    def run(args: Sequence[Any], attrs: Attrs) -> Any:
-        import torch.nn.functional as F
-
-        return getattr(F, name)(args[0], args[0].shape[-1:], *args[1:], eps=attrs["eps"])
-
-    return run
-
-
-def _run_reduction(name: str, **extra: Any) -> Callable[[Sequence[Any], Attrs], Any]:
-    def run(args: Sequence[Any], attrs: Attrs) -> Any:
-        import torch
-
-        return getattr(torch, name)(args[0], dim=attrs["axis"], keepdim=attrs["keepdims"], **extra)
-
-    return run
-
-
-def _run_mask(args: Sequence[Any], attrs: Attrs) -> Any:
-    import torch
-
-    rows, columns = args[0].shape[-2:]
-    full = torch.full((rows, columns), -math.inf, dtype=args[0].dtype)
-    return torch.triu(full, diagonal=1 + columns - rows)
-
-
-def _run_rope(args: Sequence[Any], attrs: Attrs) -> Any:
-    import torch
-
-    x, cos, sin = args
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-def _run_heads(args: Sequence[Any], attrs: Attrs) -> Any:
-    x, n = args[0], attrs["n"]
-    return x.reshape(*x.shape[:-1], n, x.shape[-1] // n).transpose(-3, -2)
-
-
-def _run_merge(args: Sequence[Any], attrs: Attrs) -> Any:
-    x = args[0].transpose(-3, -2)
-    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-
-
-def _run_cast(args: Sequence[Any], attrs: Attrs) -> Any:
-    return args[0].to(attrs["dtype"])  # the reference passes a torch dtype: float64 for any float in mode fp64
-
-
-def _run_where(args: Sequence[Any], attrs: Attrs) -> Any:
-    import torch
-
-    condition, *values = args
-    like = next((v for v in values if isinstance(v, torch.Tensor)), torch.tensor(0.0, dtype=torch.float32))
-    return torch.where(condition, *[_tensor(v, like) for v in values])
-
-
-def _run_iota(args: Sequence[Any], attrs: Attrs) -> Any:
-    import torch
-
-    return torch.arange(attrs["n"])
-
-
-def _run_square(args: Sequence[Any], attrs: Attrs) -> Any:
-    return args[0] * args[0]
-
-
 # ---------------------------------------------------------------------------------------------------- the table
 
 
@@ -374,137 +325,165 @@ def _linear_flops(out: Shape, args: Sequence[Shape]) -> dict[str, Expr]:
     return {**_multiply_adds(out, args), **bias}
 
 
-def _binary(name: str, torch_name: str, *spellings: str, commutative: bool = False, dtype: str = "promote") -> OpSpec:
-    run = _torch(torch_name, tensors=True) if name in ("minimum", "maximum") else _operator(torch_name)
+def _binary(
+    name: str, torch: str, *spellings: str, commutative: bool = False, dtype: str = "promote", number: str = "",
+    tensors: bool = False,
+) -> OpSpec:  # fmt: skip
     return OpSpec(
-        name, "elementwise", spellings, (2, 2), broadcast, run, dtype=dtype,
+        name, "elementwise", spellings, (2, 2), broadcast, torch, dtype=dtype,
         flops=_per_element(special=1) if name in ("pow", "div") else _per_element(1), commutative=commutative,
+        number=number, tensors=tensors,
     )  # fmt: skip
 
 
 def _unary(
-    name: str, run: Callable[..., Any], *spellings: str, plain: int = 0, special: int = 1, dtype: str = "float",
-    attrs: tuple[tuple[str, Any], ...] = (), says: str = "",
+    name: str, torch: str, *spellings: str, plain: int = 0, special: int = 1, dtype: str = "float",
+    attrs: tuple[tuple[str, Any], ...] = (), says: str = "", number: str | Mapping[str, str] = "",
 ) -> OpSpec:  # fmt: skip
     flops = _per_element(plain, special)
-    return OpSpec(name, "elementwise", spellings, (1, 1), broadcast, run, attrs, dtype, flops, says=says)
+    return OpSpec(
+        name, "elementwise", spellings, (1, 1), broadcast, torch, attrs, dtype, flops, says=says, number=number
+    )
 
 
 _AXIS = (("axis", -1), ("keepdims", False))
 
 
-def _reduction(
-    name: str, run: Callable[..., Any], spelling: str, per_element: int, dtype: str, says: str = ""
-) -> OpSpec:
+def _reduction(name: str, torch: str, spelling: str, per_element: int, dtype: str, says: str = "") -> OpSpec:
     flops = _per_element(per_element, of=0)
-    return OpSpec(name, "reduction", (spelling,), (1, 1), _reduced, run, _AXIS, dtype, flops, says=says)
+    return OpSpec(name, "reduction", (spelling,), (1, 1), _reduced, torch, _AXIS, dtype, flops, says=says)
 
 
 def _view(
-    name: str, shape: Callable[..., Shape], run: Callable[..., Any], *attrs: str, spellings: tuple[str, ...], says: str
+    name: str, shape: Callable[..., Shape], torch: str, *attrs: str, spellings: tuple[str, ...], says: str
 ) -> OpSpec:
     required = tuple((a, REQUIRED) for a in attrs)
-    return OpSpec(name, "view", spellings, (1, 1), shape, run, required, "first", says=says)
+    return OpSpec(name, "view", spellings, (1, 1), shape, torch, required, "first", says=says)
 
 
 _TABLE = (
-    OpSpec("const", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["value"], (("value", REQUIRED),), "f64"),
-    OpSpec("dim", "scalar", (), (0, 0), lambda s, a: (), lambda v, a: a["expr"], (("expr", REQUIRED),), "f64"),
+    OpSpec("const", "scalar", (), (0, 0), lambda s, a: (), "{value}", (("value", REQUIRED),), "f64"),
+    OpSpec("dim", "scalar", (), (0, 0), lambda s, a: (), "{expr}", (("expr", REQUIRED),), "f64"),
     OpSpec(
-        "iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), _run_iota, (("n", REQUIRED),), "i64",
+        "iota", "source", ("Range",), (0, 0), lambda s, a: (a["n"],), "torch.arange({n}, device={device})",
+        (("n", REQUIRED),), "i64",
         says="0, 1, … n - 1",
     ),
     OpSpec(
-        "causal_mask", "source", ("Mask_Causal",), (1, 1), _mask, _run_mask, (), "first",
+        "causal_mask", "source", ("Mask_Causal",), (1, 1), _mask,
+        "{0}.new_full({0}.shape[-2:], -math.inf).triu(1 + {0}.shape[-1] - {0}.shape[-2])", (), "first",
         says="[S, T] of its argument's last two axes: 0 where key <= query + (T - S), else -inf",
     ),
-    _binary("add", "add", "Add", commutative=True),
-    _binary("sub", "sub", "Sub"),
-    _binary("mul", "mul", "Mul", commutative=True),
-    _binary("div", "truediv", "Div", dtype="float"),
-    _binary("pow", "pow", "Pow"),
-    _binary("minimum", "minimum", "Minimum", commutative=True),
-    _binary("maximum", "maximum", "Maximum", commutative=True),
-    _binary("lt", "lt", "Less", dtype="bool"),
-    _binary("le", "le", "LessEqual", dtype="bool"),
-    _binary("gt", "gt", "Greater", dtype="bool"),
-    _binary("ge", "ge", "GreaterEqual", dtype="bool"),
-    _binary("eq", "eq", "Equal", dtype="bool", commutative=True),
-    _binary("ne", "ne", "NotEqual", dtype="bool", commutative=True),
-    OpSpec("where", "elementwise", ("Where",), (3, 3), broadcast, _run_where, (), "branches", _per_element(1)),
-    _unary("neg", _torch("neg"), "Neg", plain=1, special=0, dtype="first"),
-    _unary("abs", _torch("abs"), "abs", "Abs", plain=1, special=0, dtype="first"),
-    _unary("exp", _torch("exp"), "exp", "Exp"),
-    _unary("log", _torch("log"), "log", "Log"),
-    _unary("sqrt", _torch("sqrt"), "sqrt", "Sqrt"),
-    _unary("rsqrt", _torch("rsqrt"), "rsqrt", "Rsqrt"),
-    _unary("tanh", _torch("tanh"), "tanh", "Tanh"),
-    _unary("erf", _torch("erf"), "erf", "Erf"),
-    _unary("sigmoid", _torch("sigmoid"), "sigmoid", "Sigmoid", plain=2, special=1, says="1 / (1 + exp(-x))"),
+    _binary("add", "{0} + {1}", "Add", commutative=True),
+    _binary("sub", "{0} - {1}", "Sub"),
+    _binary("mul", "{0} * {1}", "Mul", commutative=True),
+    _binary("div", "{0} / {1}", "Div", dtype="float"),
+    _binary("pow", "{0} ** {1}", "Pow", number="math.pow({0}, {1})"),
+    _binary(
+        "minimum", "torch.minimum({0}, {1})", "Minimum", commutative=True, number="min({0}, {1})", tensors=True
+    ),
+    _binary(
+        "maximum", "torch.maximum({0}, {1})", "Maximum", commutative=True, number="max({0}, {1})", tensors=True
+    ),
+    _binary("lt", "{0} < {1}", "Less", dtype="bool"),
+    _binary("le", "{0} <= {1}", "LessEqual", dtype="bool"),
+    _binary("gt", "{0} > {1}", "Greater", dtype="bool"),
+    _binary("ge", "{0} >= {1}", "GreaterEqual", dtype="bool"),
+    _binary("eq", "{0} == {1}", "Equal", dtype="bool", commutative=True),
+    _binary("ne", "{0} != {1}", "NotEqual", dtype="bool", commutative=True),
+    OpSpec("where", "elementwise", ("Where",), (3, 3), broadcast, "torch.where({0}, {1}, {2})", (), "branches",
+        _per_element(1)),
+    _unary("neg", "-{0}", "Neg", plain=1, special=0, dtype="first"),
+    _unary("abs", "torch.abs({0})", "abs", "Abs", plain=1, special=0, dtype="first", number="abs({0})"),
+    _unary("exp", "torch.exp({0})", "exp", "Exp", number="math.exp({0})"),
+    _unary("log", "torch.log({0})", "log", "Log", number="math.log({0})"),
+    _unary("sqrt", "torch.sqrt({0})", "sqrt", "Sqrt", number="math.sqrt({0})"),
+    _unary("rsqrt", "torch.rsqrt({0})", "rsqrt", "Rsqrt", number="1 / math.sqrt({0})"),
+    _unary("tanh", "torch.tanh({0})", "tanh", "Tanh", number="math.tanh({0})"),
+    _unary("erf", "torch.erf({0})", "erf", "Erf", number="math.erf({0})"),
+    _unary(
+        "sigmoid", "torch.sigmoid({0})", "sigmoid", "Sigmoid", plain=2, special=1, says="1 / (1 + exp(-x))",
+        number="1 / (1 + math.exp(-{0}))",
+    ),
     # Hendrycks & Gimpel, arXiv:1606.08415
     _unary(
-        "gelu", _functional("gelu"), "GELU", plain=8, special=1, attrs=(("approximate", "tanh"),),
+        "gelu", "F.gelu({0}, approximate={approximate})", "GELU", plain=8, special=1, attrs=(("approximate", "tanh"),),
         says="0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))); with approximate=\"none\" 0.5 x (1 + erf(x / √2))",
+        number={
+            "tanh": "0.5 * {0} * (1 + math.tanh(math.sqrt(2 / math.pi) * ({0} + 0.044715 * {0} ** 3)))",
+            "none": "0.5 * {0} * (1 + math.erf({0} / math.sqrt(2)))",
+        },
     ),
-    _unary("silu", _functional("silu"), "SiLU", plain=3, special=1, says="x / (1 + exp(-x))"),
-    _unary("relu", _torch("relu"), "ReLU", plain=1, special=0, dtype="first"),
-    _unary("square", _run_square, "square", "Square", plain=1, special=0, dtype="first", says="x x"),
-    _unary("cast", _run_cast, "Cast", special=0, dtype="attr", attrs=(("dtype", REQUIRED),)),
-    _reduction("sum", _run_reduction("sum"), "Sum", 1, "sum"),
-    _reduction("mean", _run_reduction("mean"), "Mean", 1, "float"),
-    _reduction("max", _run_reduction("amax"), "Max", 1, "first"),
-    _reduction("var", _run_reduction("var", correction=0), "Var", 4, "float", says="mean of (x - mean)², divided by n"),
+    _unary(
+        "silu", "F.silu({0})", "SiLU", plain=3, special=1, says="x / (1 + exp(-x))",
+        number="{0} / (1 + math.exp(-{0}))",
+    ),
+    _unary("relu", "torch.relu({0})", "ReLU", plain=1, special=0, dtype="first", number="max({0}, 0)"),
+    _unary("square", "{0} * {0}", "square", "Square", plain=1, special=0, dtype="first", says="x x"),
+    _unary("cast", "{0}.to({dtype})", "Cast", special=0, dtype="attr", attrs=(("dtype", REQUIRED),)),
+    _reduction("sum", "{0}.sum(dim={axis}, keepdim={keepdims})", "Sum", 1, "sum"),
+    _reduction("mean", "{0}.mean(dim={axis}, keepdim={keepdims})", "Mean", 1, "float"),
+    _reduction("max", "{0}.amax(dim={axis}, keepdim={keepdims})", "Max", 1, "first"),
+    _reduction(
+        "var", "{0}.var(dim={axis}, keepdim={keepdims}, correction=0)", "Var", 4, "float",
+        says="mean of (x - mean)², divided by n",
+    ),
     OpSpec(
-        "softmax", "row", ("Softmax",), (1, 1), _row, lambda v, a: v[0].softmax(-1), (), "float",
+        "softmax", "row", ("Softmax",), (1, 1), _row, "F.softmax({0}, dim=-1)", (), "float",
         _per_element(4, 1), says="exp(x - max) / sum of it, over the last axis",
     ),
     OpSpec(
-        "layernorm", "row", ("LayerNorm",), (3, 3), _row, _run_norm("layer_norm"), (("eps", 1e-5),), "first",
-        _per_element(8), says="(x - mean) / √(var + eps) · weight + bias over the last axis; var is divided by n",
+        "layernorm", "row", ("LayerNorm",), (3, 3), _row,
+        "F.layer_norm({0}, {1}.shape, {1}, {2}, eps={eps})", (("eps", 1e-5),), "first", _per_element(8),
+        says="(x - mean) / √(var + eps) · weight + bias over the last axis; var is divided by n",
     ),
     OpSpec(
-        "rmsnorm", "row", ("RMSNorm",), (2, 2), _row, _run_norm("rms_norm"), (("eps", 1e-5),), "first", _per_element(4),
+        "rmsnorm", "row", ("RMSNorm",), (2, 2), _row,
+        "F.rms_norm({0}, {1}.shape, {1}, eps={eps})", (("eps", 1e-5),), "first", _per_element(4),
         says="x / √(mean of x² + eps) · weight over the last axis",
     ),
     OpSpec(
-        "linear", "contraction", ("Linear",), (2, 3), _linear, _functional("linear"), (), "first", _linear_flops,
+        "linear", "contraction", ("Linear",), (2, 3), _linear, "F.linear({*})", (), "first", _linear_flops,
         says="x @ w.T + b: w is [out, in], the last axis of x and of w are summed over",
     ),
-    OpSpec("matmul", "contraction", (), (2, 2), _matmul, _torch("matmul"), (), "promote", _multiply_adds),
+    OpSpec("matmul", "contraction", (), (2, 2), _matmul, "{0} @ {1}", (), "promote", _multiply_adds),
     _view(
-        "permute", _permute, lambda v, a: v[0].permute(a["perm"]), "perm", spellings=("Permute",),
+        "permute", _permute, "{0}.permute({perm})", "perm", spellings=("Permute",),
         says="axes reordered: axis i of the result is axis perm[i] of the argument",
     ),
     _view(
-        "reshape", _reshape, lambda v, a: v[0].reshape(a["shape"]), "shape", spellings=("Reshape",),
+        "reshape", _reshape, "{0}.reshape({shape})", "shape", spellings=("Reshape",),
         says="the same elements, row-major, in another shape",
     ),
     _view(
-        "select", _select, lambda v, a: v[0].select(a["axis"], a["index"]), "axis", "index", spellings=("Select",),
+        "select", _select, "{0}.select({axis}, {index})", "axis", "index", spellings=("Select",),
         says="Select(x, axis, index): one position of an axis, which goes away",
     ),
     _view(
-        "split", _split, lambda v, a: v[0].chunk(a["parts"], -1)[a["index"]], "parts", "index", spellings=("Split",),
+        "split", _split, "{0}.chunk({parts}, dim=-1)[{index}]", "parts", "index", spellings=("Split",),
         says="Split(x, n, i): part i of n equal parts of the last axis",
     ),
     _view(
-        "heads", _heads, _run_heads, "n", spellings=("Heads",),
+        "heads", _heads, "torch.unflatten({0}, -1, ({n}, -1)).transpose(-3, -2)", "n", spellings=("Heads",),
         says="[B, T, C] to [B, n, T, C/n]",
     ),
     _view(
-        "merge", _merge, _run_merge, spellings=("Merge",),
+        "merge", _merge, "{0}.transpose(-3, -2).flatten(-2)", spellings=("Merge",),
         says="[B, H, T, D] to [B, T, H·D]",
     ),
     OpSpec(
         "concat", "movement", ("Concat",), (1, 64), _concat,
-        lambda v, a: __import__("torch").cat(list(v), dim=a["axis"]), (("axis", -1),),
+        "torch.cat([{*}], dim={axis})", (("axis", -1),),
     ),
     OpSpec(
-        "gather", "movement", ("Gather",), (2, 2), _gather, lambda v, a: v[0][v[1].long()], (), "first",
+        "gather", "movement", ("Gather",), (2, 2), _gather, "{0}[{1}]", (), "first",
         says="rows table[index]",
     ),
-    OpSpec("rope", "movement", ("RoPE",), (3, 3), _rope, _run_rope, (), "first", _per_element(3),
-        says="x · cos + [-x2, x1] · sin, where x1 and x2 are the halves of the last axis"),
+    OpSpec(
+        "rope", "movement", ("RoPE",), (3, 3), _rope,
+        "{0} * {1} + torch.cat([-{0}.chunk(2, -1)[1], {0}.chunk(2, -1)[0]], dim=-1) * {2}", (), "first",
+        _per_element(3), says="x · cos + [-x2, x1] · sin, where x1 and x2 are the halves of the last axis",
+    ),
 )  # fmt: skip
 
 OPS: dict[str, OpSpec] = {op.name: op for op in _TABLE}

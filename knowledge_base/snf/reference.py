@@ -29,7 +29,8 @@ def torch_dtype(dtype: str) -> torch.dtype:
     """Our dtype's name as torch's dtype."""
     import torch
 
-    return getattr(torch, TORCH_NAMES[dtype])
+    made: torch.dtype = getattr(torch, TORCH_NAMES[dtype])
+    return made
 
 
 def run(
@@ -119,13 +120,16 @@ def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str) -> Ca
         return number
     run, kind, stored, eager = op.run, op.kind, torch_dtype(node.dtype), mode == "eager"
     wide = torch.float32 if eager else torch.float64
-    floats = kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64")
+    floats = kind in ("elementwise", "reduction") and node.dtype in (*FLOATS, "f64") and node.op != "cast"
 
     def compute(args: list[Any]) -> Any:
         if eager:
             args = _as_stored(kind, args, precision)
         if floats:
             args = [_float(a, wide) for a in args]  # torch would go by default dtype
+        if op.tensors:
+            like = next(a for a in args if isinstance(a, torch.Tensor))
+            args = [a if isinstance(a, torch.Tensor) else like.new_full((), a) for a in args]
         out = run(args, attrs)
         if eager:
             return out if out.dtype == stored else out.to(stored)
@@ -137,8 +141,9 @@ def step(node: Node, sizes: Mapping[str, int], mode: Mode, precision: str) -> Ca
 def _float(value: Any, dtype: torch.dtype) -> Any:
     import torch
 
-    whole = isinstance(value, torch.Tensor) and not value.is_floating_point() and value.dtype != torch.bool
-    return value.to(dtype) if whole else value
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    return value if value.is_floating_point() or value.dtype == torch.bool else value.to(dtype)
 
 
 def _as_stored(kind: str, args: list[Any], precision: str) -> list[Any]:

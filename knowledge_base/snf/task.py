@@ -69,6 +69,15 @@ class Task:
         told = {one.dim for one in told_by((*self.inputs, *self.outputs))}
         return tuple(dim for dim in self.sizes if dim not in told)
 
+    @property
+    def untold_sizes(self) -> tuple[str, ...]:
+        """The dimensions that no input tells: a function that makes the outputs itself is given them.
+
+        These are ``size_arguments``, then the dimensions that outputs alone tell.
+        """
+        told = {one.dim for one in told_by(self.inputs)} | set(self.size_arguments)
+        return (*self.size_arguments, *(dim for dim in self.sizes if dim not in told))
+
     def at(self, **sizes: int) -> Task:
         """The same task with other sample sizes.  Raises KeyError for a dimension it does not have."""
         unknown = set(sizes) - set(self.sizes)

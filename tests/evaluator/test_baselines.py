@@ -18,6 +18,7 @@ from evaluator.replay import OURS, Composition, bench, contestants
 from evaluator.replay.bench import NearOracle
 from evaluator.replay.stopwatch import SETS
 from knowledge_base.snf import load_target, parse
+from knowledge_base.snf.attention_idiom import attention
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
@@ -163,9 +164,10 @@ def test_what_only_looks_like_attention_stays_what_it_is(s: int, body: str) -> N
 def test_scale_and_mask_are_the_graphs() -> None:
     body = "a = (q @ k.T) * 0.25\ny = Softmax(a) @ v"
     graph = parse(HEADS.format(s=12) + body, "cross")
-    found = torch_program.attention(torch_program.Reading(Task("cross", "", graph)), graph.nodes[-1])
+    numbers = torch_program.Reading(Task("cross", "", graph)).numbers
+    found = attention(graph, graph.nodes[-1], numbers)
     assert found is not None
-    assert (found.scale, found.causal) == (0.25, False)
+    assert (found.scale(numbers), found.causal) == (0.25, False)
 
 
 # ---------------------------------------------------------------------------------------------------- right, or no time
