@@ -20,7 +20,9 @@ from kernels_generated.ops.gpu import Gpu
 from kernels_generated.runtime import backend
 from kernels_generated.runtime.driver import LoadedKernel
 
-IMPORT = "import torch, time; t = time.perf_counter(); from kernels_generated import ops; print(time.perf_counter() - t)"
+IMPORT = (
+    "import torch, time; t = time.perf_counter(); from kernels_generated import ops; print(time.perf_counter() - t)"
+)
 
 
 class Idle:
@@ -36,7 +38,7 @@ class Idle:
     def fill(self, address: int, element: bytes, count: int, stream: int) -> None: ...
 
 
-class _Any(tuple):  # noqa: SLOT001  # equal to whatever parameters the plan has
+class _Any(tuple):  # equal to whatever parameters the plan has
     def __ne__(self, other: object) -> bool:
         return False
 

@@ -20,7 +20,7 @@ from knowledge_base.advice import Belief
 from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
 from knowledge_base.records import Move, Trial
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.printer import show, signature
 from knowledge_base.snf.task import Task
 

@@ -21,7 +21,7 @@ from knowledge_base.chips import CHIPS, chip
 from knowledge_base.records import Candidate, CompileEvidence, Measurement, Move, Stage, Status, Trial, Verdict
 from knowledge_base.snf import canonical, decompose, everyday, load_target, parse, targets
 from knowledge_base.snf.everyday import NAMES
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.printer import show
 from knowledge_base.store import Store
 from prompts import Prompt, write

@@ -29,7 +29,7 @@ from knowledge_base.records import Measurement, Trial
 from knowledge_base.snf import decompose, parse
 from knowledge_base.snf.batch import batch
 from knowledge_base.snf.graph import FLOATS
-from knowledge_base.snf.ops import kind
+from knowledge_base.snf.op_table import kind
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task, told_by
 from knowledge_base.snf.torch_text import torch_text

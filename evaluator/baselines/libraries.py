@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from knowledge_base.snf.graph import Node
-from knowledge_base.snf.ops import is_scalar
+from knowledge_base.snf.op_table import is_scalar
 from knowledge_base.snf.task import Task
 
 from .torch_program import Finder, Idiom, Reading, attending, simple

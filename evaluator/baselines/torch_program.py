@@ -1,7 +1,7 @@
 """A graph as PyTorch calls, one after another: what a user of PyTorch would write for it.
 
-Each op is the call that the op table has for it (:mod:`knowledge_base.snf.ops`); where several ops together are what
-one call of a library computes, an idiom makes that call instead: attention, in all its spellings, is one call of
+Each op is what :mod:`knowledge_base.snf.op_table` has for it; where several ops together are what one call of a library
+computes, an idiom makes that call instead: attention, in all its spellings, is one call of
 ``scaled_dot_product_attention``.
 """
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.snf.attention_idiom import attention
 from knowledge_base.snf.graph import Graph, Node, shape_at
-from knowledge_base.snf.ops import is_scalar, kind
+from knowledge_base.snf.op_table import is_scalar, kind
 from knowledge_base.snf.reference import step
 from knowledge_base.snf.task import Task
 

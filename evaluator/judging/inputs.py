@@ -22,7 +22,7 @@ import torch
 
 from kernels_generated.runtime.expr import evaluate
 from knowledge_base.snf.graph import FLOATS, Graph, Node, Tensor, shape_at
-from knowledge_base.snf.ops import is_scalar, kind
+from knowledge_base.snf.op_table import is_scalar, kind
 from knowledge_base.snf.ranges import WHOLE, held_against, indices, interval, reaching
 
 DOMAIN = frozenset(("log", "sqrt", "rsqrt", "pow", "div"))  # mostly NaN, or dominated by poles, on normal inputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Node
-from .ops import same
+from .op_table import same
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from kernels_generated.runtime.expr import Expr, product
 
 from .graph import Graph, Node
-from .ops import OPS, divide, same
+from .op_table import OPS, divide, same
 
 
 class NotGeneral(Exception):

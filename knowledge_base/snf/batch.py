@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kernels_generated.runtime.expr import Expr, symbols
 
 from .graph import Graph, Node, Tensor
-from .ops import kind
+from .op_table import kind
 from .task import Task
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kernels_generated.runtime.expr import Expr, symbols
 
 from .graph import Graph, Node, Tensor
-from .ops import apply, is_scalar
+from .op_table import apply, is_scalar
 from .printer import scalar_text
 
 Value = Tensor | Node

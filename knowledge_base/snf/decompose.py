@@ -30,7 +30,7 @@ from . import axes as sizes
 from . import views
 from .canonical import canonicalise
 from .graph import Graph, Node, Tensor
-from .ops import OPS, ShapeError, broadcast, is_scalar, same_shape
+from .op_table import OPS, ShapeError, broadcast, is_scalar, same_shape
 from .task import Call, Decomposition
 
 MAX_CONTRACTIONS = 2  # of a fused task beside attention: each has an accumulator in registers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kernels_generated.runtime.expr import Expr, ExprError, build, evaluate, normalise, substitute, symbols
 from kernels_generated.runtime.expr import show as show_size
 
-from .ops import divide
+from .op_table import divide
 
 MAX_SAMPLE = 1 << 40  # a dimension's greatest sample: a tensor of more bytes than any memory
 MAX_TERMS = 256  # nodes of one size expression

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from knowledge_base.errors import nearest
 
 from .graph import DTYPES
-from .ops import SPELLINGS, is_scalar
+from .op_table import SPELLINGS, is_scalar
 from .reading import MASK, Dtype, Function, Path, Reader, Real, Size, Value
 from .sugar import SUGAR, contraction, scaled
 

@@ -3,7 +3,7 @@
 Arithmetic is real; a dtype says how a value is *stored*, so rounding happens where a task stores its outputs and
 nowhere else.  Shapes are expressions over dimensions (:mod:`kernels_generated.runtime.expr`, in normal form).
 
-Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledge_base.snf.ops`):
+Ops (``Node.op``; attributes in brackets; rank and shape rules in :mod:`knowledge_base.snf.op_table`):
 
 - values: ``const[value]``, ``dim[expr]`` (a scalar whose value is a size), ``iota[n]`` (0 … n-1, int64),
   ``causal_mask`` (one argument whose last two axes give its shape; 0 where key <= query + (S - T), else -inf)

@@ -17,7 +17,7 @@ from kernels_generated.runtime.expr import Expr
 
 from .builder import Value, expressions_of
 from .graph import Graph, Node, Tensor
-from .ops import OPS
+from .op_table import OPS
 
 # Leaves of the search among tied inputs.  Ties are almost always symmetries (a + b), where every leaf is the same; a
 # graph with more than this many costs at worst a second identity for the same task.

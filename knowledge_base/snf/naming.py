@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Node
-from .ops import OPS
+from .op_table import OPS
 
 # What an argument of an op is called, by position; others are activations.
 _ARGUMENTS = {

@@ -18,7 +18,7 @@ from . import naming, views
 from .builder import Builder, Value, expressions_of
 from .graph import Graph, Node, Tensor
 from .identity import order
-from .ops import OPS, is_scalar, same
+from .op_table import OPS, is_scalar, same
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .dimensions import MAX_SAMPLE, Dimensions, Restart
 from .errors import SnfError
 from .expressions import CONSTANTS, Evaluator
 from .graph import DTYPES, Graph, Node, Tensor, shape_at
-from .ops import is_scalar
+from .op_table import is_scalar
 from .ranges import WHOLE, Interval, indices, interval
 from .reading import Function, Path, Real, Size, Value
 from .task import needs

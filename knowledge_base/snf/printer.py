@@ -13,7 +13,7 @@ from kernels_generated.runtime.expr import Expr
 from kernels_generated.runtime.expr import show as show_size
 
 from .graph import Graph, Tensor
-from .ops import OPS, REQUIRED
+from .op_table import OPS, REQUIRED
 from .task import Task
 
 INFIX = {

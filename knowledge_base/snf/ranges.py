@@ -13,7 +13,7 @@ from typing import Any
 from kernels_generated.runtime.expr import Expr, build, decide
 
 from .graph import Graph, Node, Tensor
-from .ops import OPS
+from .op_table import OPS
 
 Interval = tuple[Expr | None, Expr | None]  # the least and the greatest value
 UNKNOWN: Interval = (None, None)

@@ -22,7 +22,7 @@ from .builder import Builder, GraphTooLarge
 from .dimensions import Dimensions, SizeError
 from .errors import SnfError
 from .graph import DTYPES, Node, Tensor
-from .ops import OPS, ShapeError
+from .op_table import OPS, ShapeError
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from kernels_generated.runtime.expr import evaluate
 from kernels_generated.runtime.plan import TORCH_NAMES
 
 from .graph import FLOATS, Graph, Node, shape_at
-from .ops import OPS, is_scalar
+from .op_table import OPS, is_scalar
 from .task import Decomposition
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.errors import nearest
 
 from .graph import Node, Tensor
-from .ops import divide, is_scalar, same, text
+from .op_table import divide, is_scalar, same, text
 from .reading import Path, Reader, Size, Tensorlike, Value
 
 

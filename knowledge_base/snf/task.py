@@ -16,7 +16,7 @@ from kernels_generated.runtime import expr as sizes_language
 from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Node, Tensor
-from .ops import divide
+from .op_table import divide
 from .ranges import indices, interval, reaching
 
 Constraint = tuple[str, Expr, Expr]  # a comparison of two sizes

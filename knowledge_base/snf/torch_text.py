@@ -1,7 +1,7 @@
 """A task as PyTorch: the source of a module with one function, as somebody who uses PyTorch would write it.
 
-Each node is a line, which the op table words (:mod:`knowledge_base.snf.ops`); numbers stand where they are used, and
-attention is one call.  The function is for all sizes that the task is for, and for arguments of any floating-point
+Each node is a line, which :mod:`knowledge_base.snf.op_table` words; numbers stand where they are used, and attention is
+one call.  The function is for all sizes that the task is for, and for arguments of any floating-point
 dtype: it names no dtype but those that the task casts to.  On arguments in the task's own dtypes it gives, to the bit,
 what :mod:`knowledge_base.snf.reference` gives in mode eager; attention may round differently, and where products may
 be rounded to tf32, the text leaves that to PyTorch's settings.
@@ -26,7 +26,7 @@ from kernels_generated.runtime.plan import TORCH_NAMES
 
 from .attention_idiom import Attention, attention
 from .graph import FLOATS, Node
-from .ops import OPS, closed, fill, is_scalar, promote, same_shape
+from .op_table import OPS, closed, fill, is_scalar, promote, same_shape
 from .task import Task, Told, told_by
 
 WIDTH = 120  # columns

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .graph import Graph, Node
-from .ops import OPS
+from .op_table import OPS
 
 Units = list[list[int]]
 

@@ -212,7 +212,7 @@ def test_cupys_expressions_mean_what_the_ops_mean(op: str) -> None:
     """The expressions are NumPy's as well: the libraries agree in these functions."""
     import numpy
 
-    from knowledge_base.snf.ops import OPS
+    from knowledge_base.snf.op_table import OPS
 
     attrs: Mapping[str, Any] = dict(OPS[op].attrs)
     x = torch.linspace(0.1, 3.0, 50, dtype=torch.float64)

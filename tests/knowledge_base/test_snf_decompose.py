@@ -12,7 +12,7 @@ from snf_strategies import network_texts, texts, values
 
 from knowledge_base.snf import decompose, everyday, load_target, parse, reference
 from knowledge_base.snf.decompose import PLANS
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf.op_table import OPS
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

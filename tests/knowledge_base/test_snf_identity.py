@@ -17,7 +17,7 @@ from knowledge_base.snf import Task, canonical, decompose, everyday, load_target
 from knowledge_base.snf.canonical import canonicalise
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.graph import Graph, Node
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.printer import show
 
 MODEST = settings(

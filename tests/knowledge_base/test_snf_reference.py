@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from snf_strategies import values
 
 from knowledge_base.snf import everyday, parse, reference
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.reference import round_tf32
 
 X = torch.linspace(-3, 3, 24, dtype=torch.float64).reshape(4, 6)

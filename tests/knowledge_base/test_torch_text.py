@@ -22,7 +22,7 @@ from knowledge_base.snf import decompose, everyday, load_target, parse, referenc
 from knowledge_base.snf.builder import Builder
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.graph import FLOATS
-from knowledge_base.snf.ops import OPS, fill
+from knowledge_base.snf.op_table import OPS, fill
 from knowledge_base.snf.parser import parse_noted
 from knowledge_base.snf.task import Task
 from knowledge_base.snf.torch_text import torch_text

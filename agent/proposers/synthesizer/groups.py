@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, product
-from knowledge_base.snf import ops
+from knowledge_base.snf import op_table
 
 from .index import ZERO, At, Axis, along
 from .primitives import ELEMENTWISE, VIEWS, Prim, Primitives
@@ -120,7 +120,7 @@ def fit(group: Group, shape: Sequence[Expr]) -> At | None:
     """Where axes of these sizes lie in a rows group's domain; None if they are not its own."""
     domain = [a for a in (*group.grid, group.rows, group.columns) if a is not None]
     present = [s for s in shape[:-1] if s != 1] + [shape[-1]]
-    if len(domain) != len(present) or not all(ops.same(a.extent, s) for a, s in zip(domain, present, strict=True)):
+    if len(domain) != len(present) or not all(op_table.same(a.extent, s) for a, s in zip(domain, present, strict=True)):
         return None
     axes = iter(domain)
     at = [ZERO if s == 1 else along(next(axes)) for s in shape[:-1]]

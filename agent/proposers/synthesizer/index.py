@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_generated.runtime.expr import Expr, build, product
-from knowledge_base.snf import ops
+from knowledge_base.snf import op_table
 
 from .primitives import Prim
 
@@ -99,16 +99,16 @@ def divided(a: Index, by: Expr) -> tuple[Index, Index]:
     """(quotient, remainder) of a nonnegative index, simplified where the split is plain: (h*D + d) by D is (h, d)."""
     whole, rest = ZERO, ZERO
     for atom, c in a.terms:
-        q = ops.divide(c, by)
+        q = op_table.divide(c, by)
         part = Index(((atom, 1),))
         whole, rest = (plus(whole, times(part, q)), rest) if q is not None else (whole, plus(rest, times(part, c)))
-    q = ops.divide(a.constant, by)
+    q = op_table.divide(a.constant, by)
     whole, rest = (plus(whole, fixed(q)), rest) if q is not None else (whole, plus(rest, fixed(a.constant)))
     if rest == ZERO:
         return whole, ZERO
     if rest.constant == 0 and len(rest.terms) == 1:
         atom, c = rest.terms[0]
-        if isinstance(atom, Axis) and c == 1 and ops.same(atom.extent, by):
+        if isinstance(atom, Axis) and c == 1 and op_table.same(atom.extent, by):
             return whole, rest
     if not rest.terms and isinstance(rest.constant, int) and isinstance(by, int):
         return plus(whole, fixed(rest.constant // by)), fixed(rest.constant % by)
@@ -172,7 +172,7 @@ def _group(inner: Sequence[Expr], outer: Sequence[Expr]) -> tuple[int, int]:
     for total in range(2, len(inner) + len(outer) + 1):
         for ni in range(1, min(total, len(inner) + 1)):
             no = total - ni
-            if 1 <= no <= len(outer) and ops.same(product(list(inner[:ni])), product(list(outer[:no]))):
+            if 1 <= no <= len(outer) and op_table.same(product(list(inner[:ni])), product(list(outer[:no]))):
                 return ni, no
     return len(inner), len(outer)
 

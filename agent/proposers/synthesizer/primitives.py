@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels_generated.runtime.expr import Expr, build, normalise
-from knowledge_base.snf import ops
+from knowledge_base.snf import op_table
 from knowledge_base.snf.graph import FLOATS, Graph, Node
 
 Shape = tuple[Expr, ...]
 
-ELEMENTWISE = frozenset(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+ELEMENTWISE = frozenset(name for name, op in op_table.OPS.items() if op.kind == "elementwise")
 VIEWS = frozenset(("permute", "select", "slice", "reshape"))
 SOURCES = frozenset(("leaf", "const", "dim", "iota", "causal"))
 
@@ -106,7 +106,7 @@ class Primitives:
                 return self.const(_FOLD[op](*(a.attr("value") for a in args)))
             except (ArithmeticError, ValueError):
                 pass  # 1/0, log(-1): left to the device, which has an answer for each
-        shape = ops.broadcast([a.shape for a in args])
+        shape = op_table.broadcast([a.shape for a in args])
         return self.make(op, args, shape, dtype, name, **attrs)
 
     def reduce(self, kind: str, x: Prim, axis: int, dtype: str, name: str = "") -> Prim:
@@ -163,7 +163,7 @@ class Primitives:
         return self.make("permute", [x], shape, x.dtype, name or x.name, perm=tuple(perm))
 
     def slice(self, x: Prim, axis: int, start: Expr, size: Expr, name: str = "") -> Prim:
-        if start == 0 and ops.same(size, x.shape[axis]):
+        if start == 0 and op_table.same(size, x.shape[axis]):
             return x
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         return self.make("slice", [x], shape, x.dtype, name or x.name, axis=axis, start=start)
@@ -258,7 +258,7 @@ def _rmsnorm(made: Primitives, node: Node, args: list[Prim]) -> Prim:
 
 
 def _matmul(made: Primitives, a: Prim, b: Prim, dtype: str, name: str) -> Prim:
-    shape = (*ops.broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1])
+    shape = (*op_table.broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1])
     return made.make("matmul", [a, b], shape, dtype, name)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels_generated.runtime.expr import evaluate
-from knowledge_base.snf import ops
+from knowledge_base.snf import op_table
 from knowledge_base.snf.graph import FLOATS, Graph
 
 from .groups import Group, Schedule, Stored, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
@@ -288,7 +288,7 @@ class _Scheduler:
         for p, size in enumerate(v.shape):
             if at[p] == ZERO and size != 1:
                 axis = was[p]
-                if axis is None or not ops.same(axis.extent, size):
+                if axis is None or not op_table.same(axis.extent, size):
                     return None
                 at[p] = along(axis)
         used = [i for i in at if i != ZERO]
@@ -348,9 +348,13 @@ class _Scheduler:
                 continue
             if not any(self.serves[v] & self.serves[a] for a in group.anchors):
                 single = len(group.anchors) == 1 + len(group.beside)
-                if single and len(group.anchors) < MAX_SIDE_BY_SIDE and ops.same_shape(first.shape[:-1], v.shape[:-1]):
+                if (
+                    single
+                    and len(group.anchors) < MAX_SIDE_BY_SIDE
+                    and op_table.same_shape(first.shape[:-1], v.shape[:-1])
+                ):
                     return group
-            elif len(group.anchors) == 1 and ops.same_shape(first.shape, v.shape):
+            elif len(group.anchors) == 1 and op_table.same_shape(first.shape, v.shape):
                 return group
         return None
 
@@ -398,7 +402,7 @@ class _Scheduler:
             group.inner = Axis("0", q.shape[-1], "TD", self.exact, "depth")
         group.keys = Axis("j", k.shape[-1], "TN", self.exact, "keys")
         assert group.columns is not None
-        wide = "TD" if ops.same(group.columns.extent, q.shape[-1]) else "TE"
+        wide = "TD" if op_table.same(group.columns.extent, q.shape[-1]) else "TE"
         columns = Axis("0", group.columns.extent, wide, self.exact, "cols")
         axes[-1] = group.columns = columns
         node = self.made.make("attention", [new_scores, values], v.shape, v.dtype, v.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.chips import Chip
-from knowledge_base.snf import ops
+from knowledge_base.snf import op_table
 from knowledge_base.snf.task import Task
 
 from .attention import write_attention
@@ -133,7 +133,7 @@ def concatenations(group: Group) -> list[Prim]:
         if v.op == "concat"
         and columns is not None
         and v.attr("axis") == len(v.shape) - 1
-        and ops.same(v.shape[-1], columns.extent)
+        and op_table.same(v.shape[-1], columns.extent)
     ]
 
 

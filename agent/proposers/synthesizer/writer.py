@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from kernels_generated.runtime.expr import Expr, decide, show, symbols
-from knowledge_base.snf import ops
-from knowledge_base.snf.ops import OPS
+from knowledge_base.snf import op_table
+from knowledge_base.snf.op_table import OPS
 
 from .arithmetic import APPROXIMATE, COMPARISONS, CT_DTYPES, FLOAT, HELPERS, INTEGER, literal, powers
 from .body import Body, Frame, Parameter, Place, Tile
@@ -115,7 +115,7 @@ class KernelWriter(Body):
             text = self.convert(x, work)
             zero = x.zero
         elif op in COMPARISONS:
-            common = ops.promote([a.dtype for a in args if a.dtype != "const"] or ["f32"])
+            common = op_table.promote([a.dtype for a in args if a.dtype != "const"] or ["f32"])
             if common in ("i32", "i64", "bool") and any(
                 a.dtype == "const" and not float(a.text).is_integer() for a in args
             ):
@@ -197,7 +197,7 @@ class KernelWriter(Body):
 
     def _causal(self, key: object, value: Prim, at: At, frame: Frame) -> Tile:
         queries, keys = value.shape
-        row = self.index(plus(at[0], fixed(ops.build("-", keys, queries))), frame)
+        row = self.index(plus(at[0], fixed(op_table.build("-", keys, queries))), frame)
         column = self.index(at[1], frame)
         text = f"ct.where({column.text} <= {row.text}, ct.astype(0.0, {CT_DTYPES[self.float_dtype]}), -INF)"
         tile = Tile("", self.float_dtype, row.axes | column.axes, max(row.depth, column.depth))
@@ -209,7 +209,7 @@ class KernelWriter(Body):
         inside = self._part_of(value, axis, at[axis])
         if inside is not None:
             part, start = inside
-            place = plus(at[axis], fixed(ops.build("-", 0, start)))
+            place = plus(at[axis], fixed(op_table.build("-", 0, start)))
             tile = self.emit(part, (*at[:axis], place, *at[axis + 1 :]), frame)
             if tile.dtype == work:
                 return tile
@@ -220,10 +220,10 @@ class KernelWriter(Body):
         ends: Expr = 0
         parts: list[tuple[Expr, Tile]] = []
         for part in value.args:
-            inner = plus(at[axis], fixed(ops.build("-", 0, ends)))
+            inner = plus(at[axis], fixed(op_table.build("-", 0, ends)))
             place = Index(((Quotient(inner, 1, False), 1),))
             parts.append((ends, self.emit(part, (*at[:axis], place, *at[axis + 1 :]), frame)))
-            ends = ops.build("+", ends, part.shape[axis])
+            ends = op_table.build("+", ends, part.shape[axis])
         text = self.convert(parts[-1][1], work)
         for (_, tile), (start, _) in reversed(list(pairwise(parts))):
             text = f"ct.where({position.text} < {self.expr(start)}, {self.convert(tile, work)}, {text})"
@@ -240,7 +240,7 @@ class KernelWriter(Body):
         width = int(str(run[0].tile))
         start: Expr = 0
         for part in concat.args:
-            end = ops.build("+", start, part.shape[axis])
+            end = op_table.build("+", start, part.shape[axis])
             first, last = self.known_size(start), self.known_size(end)
             if first is not None and last is not None and first <= number * width and (number + 1) * width <= last:
                 return part, start
@@ -283,7 +283,7 @@ class KernelWriter(Body):
             axes, depth = axes | tile.axes, max(depth, tile.depth)
             parts.append(tile.text if c == 1 else f"{tile.text} * {self.factor(c)}")
         text = " + ".join(parts)
-        negative = ops.build("-", 0, index.constant)
+        negative = op_table.build("-", 0, index.constant)
         if text and len(show(negative)) < len(show(index.constant)):
             text += f" - {self.factor(negative)}"
         elif index.constant != 0 or not parts:
@@ -374,7 +374,7 @@ class KernelWriter(Body):
             number = self.tile_number(axis, start)
             if number is None and start.constant != 0 and decide(">=", start.constant, 0) is not True:
                 return None
-            if number is None and (start != ZERO or not ops.same(axis.extent, array.shape[position])):
+            if number is None and (start != ZERO or not op_table.same(axis.extent, array.shape[position])):
                 name = self._slice(name, position, axis, start, frame)
             depth = max(depth, self.axis_depth.get(axis, 0))
             indices.append(axis.index if number is None else str(number))
