@@ -128,8 +128,10 @@ class Operator:
         backend = _backend(device)
         manifest = self.interface.variants.get(tuple(tensor.dtype for tensor in tensors))
         if manifest is None:
-            here = " or ".join(sorted({str(dtypes[0]) for dtypes in self.interface.variants}))
-            raise NoKernel(f"its kernels are for {here}, not {tensors[0].dtype}")
+            *some, last = sorted({str(one) for found in self.interface.variants for one in found if one in FLOATS})
+            here = f"{', '.join(some)} and {last}" if some else last
+            dtype = next(tensor.dtype for tensor in tensors if tensor.dtype in FLOATS)
+            raise NoKernel(f"its kernels are for {here}, not {dtype}")
         reasons = []
         for winner, plan in applicable(manifest, backend.arch, backend.num_sms, sizes.dims):
             try:

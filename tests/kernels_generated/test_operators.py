@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,22 @@ from device_double import DeviceDouble
 from evaluator import emulator
 from kernels_generated import ops
 from kernels_generated.ops.gpu import Gpu
-from kernels_generated.ops.interface import size
+from kernels_generated.ops.interface import FLOATS, size, torch_dtype
 from kernels_generated.runtime import backend
 from kernels_generated.runtime.bound import BoundPlan
 from kernels_generated.runtime.manifest import Manifest
+from kernels_generated.runtime.plan import Argument
+from knowledge_base.snf.everyday import NAMES
 
 OPERATORS = ops.operators()
 # Small sizes; of those that kernels are made for (heads of D) one that there are kernels for.
-SIZES = {"M": 5, "N": 48, "K": 32, "B": 2, "T": 9, "H": 3, "G": 2, "D": 16, "N2": 3, "N3": 16, "N4": 16}
+SIZES = {"M": 5, "N": 48, "K": 32, "B": 2, "T": 9, "H": 3, "G": 2, "D": 16, "N2": 3, "N3": 16, "N4": 16,
+         "V": 40, "P": 12, "C": 24}  # fmt: skip
+KERNELS = [
+    (name, dtype)
+    for name, operator in OPERATORS.items()
+    for dtype in sorted({one for found in operator.interface.variants for one in found if one in FLOATS}, key=str)
+]
 
 
 @pytest.fixture
@@ -41,25 +49,32 @@ def _quiet() -> Iterator[None]:
 
 
 def given(name: str, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **sizes: int) -> list[torch.Tensor]:
-    """Arguments of an operator."""
-    interface = OPERATORS[name].interface
+    """Arguments of an operator; integers are places in tables."""
     dims = {**SIZES, **sizes}
     generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn([size(axis, dims) for axis in tensor.shape], generator=generator).to(dtype)
-        for tensor in interface.tensors
-    ]
+
+    def made(tensor: Argument) -> torch.Tensor:
+        shape = [size(axis, dims) for axis in tensor.shape]
+        if torch_dtype(tensor.dtype) not in FLOATS:
+            return torch.randint(dims["V"], shape, generator=generator)
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    return [made(tensor) for tensor in OPERATORS[name].interface.tensors]
+
+
+def wide(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [one.double() if one.is_floating_point() else one for one in arguments]
 
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal but for the rounding of 16 bits: the judge has shown more of each kernel."""
+    """Equal but for rounding: the judge has shown more of each kernel."""
     assert found.shape == expected.shape
     error = (found.double() - expected.double()).square().mean().sqrt()
-    assert error <= 2**-8 * expected.double().square().mean().sqrt()
+    assert error <= 2 * torch.finfo(found.dtype).eps * expected.double().square().mean().sqrt()
 
 
 def test_each_folder_of_winners_is_an_operator() -> None:
-    assert {"attention", "gelu", "layernorm", "linear", "linear_gelu", "linear_residual", "softmax"} <= set(dir(ops))
+    assert set(NAMES) <= set(dir(ops))
     for name in OPERATORS:
         assert getattr(ops, name).__name__ == name
         assert hasattr(torch.ops.tilewright, name)
@@ -69,19 +84,23 @@ def test_each_folder_of_winners_is_an_operator() -> None:
         _ = ops.linear_glu
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_its_kernel_gives_what_pytorch_gives(name: str, emulated: emulator.Emulated) -> None:
-    arguments = given(name)
+def test_everyday_operators_have_kernels_in_three_dtypes() -> None:
+    assert {(name, dtype) for name in NAMES for dtype in FLOATS[:3]} <= set(KERNELS)
+
+
+@pytest.mark.parametrize(("name", "dtype"), KERNELS)
+def test_its_kernel_gives_what_pytorch_gives(name: str, dtype: torch.dtype, emulated: emulator.Emulated) -> None:
+    arguments = given(name, dtype)
     found = getattr(ops, name)(*arguments)
     assert emulated.launches
-    near(found, OPERATORS[name].reference(*(one.double() for one in arguments)))
-    assert found.dtype == torch.bfloat16
+    near(found, OPERATORS[name].reference(*wide(arguments)))
+    assert found.dtype == dtype
     assert found.is_contiguous()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_pytorch_holds_it_for_an_operator(name: str) -> None:
-    arguments = [one.requires_grad_() for one in given(name, torch.float32)]
+    arguments = [one.requires_grad_(one.is_floating_point()) for one in given(name, torch.float32)]
     torch.library.opcheck(getattr(torch.ops.tilewright, name), arguments)
 
 
@@ -125,7 +144,7 @@ def test_any_strides_give_the_same(name: str, emulated: emulator.Emulated) -> No
 
 
 def _gaps(one: torch.Tensor) -> torch.Tensor:
-    room = torch.full([n + 8 for n in one.shape], torch.nan, dtype=one.dtype)
+    room = torch.full([n + 8 for n in one.shape], torch.nan if one.is_floating_point() else 10**6, dtype=one.dtype)
     window = room[tuple(slice(0, n) for n in one.shape)]
     return window.copy_(one)
 
@@ -147,7 +166,7 @@ def test_empty_tensors(emulated: emulator.Emulated) -> None:
 
 
 def test_what_speaks_dlpack() -> None:
-    x, w, b = (one.numpy() for one in given("linear_gelu", torch.float32))
+    x, w, b = (one.numpy() for one in given("linear_gelu", torch.float32))  # through PyTorch: it is on the CPU
     expected = F.gelu(F.linear(*map(torch.from_numpy, (x, w, b))), approximate="tanh")
     assert torch.equal(ops.linear_gelu(x, w=w, b=torch.from_numpy(b)), expected)
     assert np.array_equal(np.from_dlpack(ops.linear_gelu(x, w, b)), expected.numpy())
@@ -188,6 +207,8 @@ def test_leading_axes_have_to_agree_and_constraints_to_hold() -> None:
 
 # ---------------------------------------------------------------------------------------------------- who computes
 
+THREE = "torch.bfloat16, torch.float16 and torch.float32"
+
 
 def test_where_no_kernel_is_pytorch_computes_and_it_is_said_once(emulated: emulator.Emulated) -> None:
     arguments = given("softmax", torch.float64, seed=3)
@@ -198,7 +219,7 @@ def test_where_no_kernel_is_pytorch_computes_and_it_is_said_once(emulated: emula
         assert torch.equal(ops.softmax(*arguments), expected)
         assert torch.equal(ops.softmax(arguments[0][1:]), expected[1:])
     assert [(str(one.message), one.filename) for one in said] == [
-        ("softmax runs through PyTorch: its kernels are for torch.bfloat16, not torch.float64", __file__)
+        (f"softmax runs through PyTorch: its kernels are for {THREE}, not torch.float64", __file__)
     ]
 
 

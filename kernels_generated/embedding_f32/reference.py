@@ -1,0 +1,15 @@
+"""embedding in PyTorch: what its kernels compute.
+
+tokens[B, T], wte[V, C], wpe[P, C] -> y[B, T, C].
+Sizes must have T <= P.
+"""
+
+import torch
+
+
+def embedding(tokens: torch.Tensor, wte: torch.Tensor, wpe: torch.Tensor) -> torch.Tensor:
+    T = tokens.shape[1]
+    iota = torch.arange(T, device=tokens.device)
+    gather = wpe[iota]
+    gather_2 = wte[tokens]
+    return gather + gather_2

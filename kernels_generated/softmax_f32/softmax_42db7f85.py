@@ -1,0 +1,56 @@
+"""softmax, by the synthesizer.
+
+    x: f32[M, N]
+    y: f32[M, N]
+
+    softmax = softmax(x)
+"""
+
+import math
+
+import cuda.tile as ct
+
+AXES = {"ROWS": [2, 1, 4, 8], "CHUNK": [1024, 512, 256], "occupancy": [4, 2, 8, 1]}
+
+INF = math.inf
+
+
+@ct.kernel
+def rows_kernel(x, y, ROWS: ct.Constant[int], CHUNK: ct.Constant[int]):
+    """Rows: every reduction over a row is one pass over its chunks, accumulated per column in float32."""
+    N = x.shape[1]
+    i = ct.bid(0)
+
+    # Pass 1: max of x.
+    top_acc = ct.full((ROWS, CHUNK), -INF, ct.float32)
+    for j in range(ct.cdiv(N, CHUNK)):
+        x_tile = ct.load(x, (i, j), (ROWS, CHUNK), padding_mode=ct.PaddingMode.ZERO)
+        cols = j * CHUNK + ct.arange(CHUNK, dtype=ct.int32)[None, :]
+        valid = cols < N
+        top_acc = ct.maximum(top_acc, ct.where(valid, x_tile, -INF), propagate_nan=True)
+    top = ct.max(top_acc, axis=1, keepdims=True, propagate_nan=True)
+
+    # Pass 2: sum of e.
+    total_acc = ct.full((ROWS, CHUNK), 0, ct.float32)
+    for j in range(ct.cdiv(N, CHUNK)):
+        x_tile = ct.load(x, (i, j), (ROWS, CHUNK), padding_mode=ct.PaddingMode.ZERO)
+        below = x_tile - top
+        e = ct.exp(below)
+        cols = j * CHUNK + ct.arange(CHUNK, dtype=ct.int32)[None, :]
+        valid = cols < N
+        total_acc = total_acc + ct.where(valid, e, 0.0)
+    total = ct.sum(total_acc, axis=1, keepdims=True)
+
+    # The rows themselves.
+    for j in range(ct.cdiv(N, CHUNK)):
+        x_tile = ct.load(x, (i, j), (ROWS, CHUNK), padding_mode=ct.PaddingMode.ZERO)
+        below = x_tile - top
+        e = ct.exp(below)
+        quotient = e / total
+        ct.store(y, (i, j), quotient.astype(y.dtype))
+
+
+def launch(stream, x, y, *, ROWS=2, CHUNK=1024, occupancy=4, num_sms=None):
+    M, _ = x.shape
+    grid = (ct.cdiv(M, ROWS),)
+    ct.launch(stream, grid, rows_kernel.replace_hints(occupancy=occupancy), (x, y, ROWS, CHUNK))
