@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from device_double import DeviceDouble
+from operator_arguments import KERNELS, OPERATORS, SIZES, given, near, wide
 
 from evaluator import emulator
 from kernels_generated import ops
 from kernels_generated.ops.gpu import Gpu
-from kernels_generated.ops.interface import FLOATS, size, torch_dtype
+from kernels_generated.ops.interface import FLOATS
 from kernels_generated.runtime import backend
 from kernels_generated.runtime.bound import BoundPlan
 from kernels_generated.runtime.manifest import Manifest
-from kernels_generated.runtime.plan import Argument
 from knowledge_base.snf.everyday import NAMES
-
-OPERATORS = ops.operators()
-# Small sizes; of those that kernels are made for (heads of D) one that there are kernels for.
-SIZES = {"M": 5, "N": 48, "K": 32, "B": 2, "T": 9, "H": 3, "G": 2, "D": 16, "N2": 3, "N3": 16, "N4": 16,
-         "V": 40, "P": 12, "C": 24}  # fmt: skip
-KERNELS = [
-    (name, dtype)
-    for name, operator in OPERATORS.items()
-    for dtype in sorted({one for found in operator.interface.variants for one in found if one in FLOATS}, key=str)
-]
 
 
 @pytest.fixture
@@ -46,31 +36,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ops.ThroughPyTorch)
         yield
-
-
-def given(name: str, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **sizes: int) -> list[torch.Tensor]:
-    """Arguments of an operator; integers are places in tables."""
-    dims = {**SIZES, **sizes}
-    generator = torch.Generator().manual_seed(seed)
-
-    def made(tensor: Argument) -> torch.Tensor:
-        shape = [size(axis, dims) for axis in tensor.shape]
-        if torch_dtype(tensor.dtype) not in FLOATS:
-            return torch.randint(dims["V"], shape, generator=generator)
-        return torch.randn(shape, generator=generator).to(dtype)
-
-    return [made(tensor) for tensor in OPERATORS[name].interface.tensors]
-
-
-def wide(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [one.double() if one.is_floating_point() else one for one in arguments]
-
-
-def near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal but for rounding: the judge has shown more of each kernel."""
-    assert found.shape == expected.shape
-    error = (found.double() - expected.double()).square().mean().sqrt()
-    assert error <= 2 * torch.finfo(found.dtype).eps * expected.double().square().mean().sqrt()
 
 
 def test_each_folder_of_winners_is_an_operator() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from test_operators import KERNELS, OPERATORS, given, near, wide
+from operator_arguments import KERNELS, OPERATORS, given, near, wide
 
 from kernels_generated import ops
 from kernels_generated.ops.gpu import gpu
