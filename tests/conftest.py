@@ -1,4 +1,4 @@
-"""Hypothesis profiles, where tests marked ``gpu`` run, the judge's oracle, and knowledge bases to copy.
+"""Hypothesis profiles, where tests marked ``gpu`` run, the judge and its oracle, and knowledge bases to copy.
 
 ``pytest --hypothesis-profile=thorough`` draws many more examples than a working day's run.
 """
@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
-from evaluator.judging import Oracle
+from evaluator.judging import JudgeProcess, Oracle
 from knowledge_base.chips import from_driver
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
@@ -34,10 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {error.what}"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def oracle() -> Iterator[Oracle]:
-    """What the judge holds results against, started."""
+    """What the judge holds results against, started: it imports torch once, and starts again where a test ends it."""
     with Oracle() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def judges() -> Iterator[JudgeProcess]:
+    """A process that judges, for tests that change nothing of it: each judgement is a fork."""
+    with JudgeProcess() as started:
         yield started
 
 

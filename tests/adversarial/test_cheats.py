@@ -17,12 +17,6 @@ ALL = {f"{kind}: {name}": cheat for kind, some in CHEATS.items() for name, cheat
 FIRST = [next(f"{kind}: {name}" for name in some) for kind, some in CHEATS.items()]
 
 
-@pytest.fixture(scope="module")
-def judges():
-    with JudgeProcess() as process:
-        yield process
-
-
 def verdict(judges: JudgeProcess, cheat: Attempt, seed: int) -> Verdict:
     task = cheat.task
     trial = begin(Candidate(source=cheat.source, task=task.identity), task, CHIP)

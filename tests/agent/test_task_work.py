@@ -27,11 +27,10 @@ TASK = everyday("attention_qkv", B=1, H=2, T=20)
 
 
 @pytest.fixture(scope="module")
-def judged() -> tuple[Trial, Plans]:
+def judged(oracle: Oracle) -> tuple[Trial, Plans]:
     """A correct trial with several plans: the kernel pins the head width."""
     trial, plans = begin(Candidate(source=SOURCE.read_text(), task=TASK.identity), TASK, CHIP), Plans()
-    with Oracle() as oracle:
-        return judge(trial, TASK, CHIP, plans=plans, oracle=oracle, seed=5), plans
+    return judge(trial, TASK, CHIP, plans=plans, oracle=oracle, seed=5), plans
 
 
 @pytest.fixture
@@ -46,14 +45,17 @@ def store(judged: tuple[Trial, Plans], tmp_path: Path) -> Iterator[Store]:
 class Judges:
     """The judge, in this process."""
 
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+
     def judge(self, *arguments: Any) -> Trial:
         trial, task, chip, plans, seed = arguments
-        return judge(trial, task, chip, plans=plans, seed=seed)
+        return judge(trial, task, chip, plans=plans, oracle=self.oracle, seed=seed)
 
 
-def work(store: Store) -> TaskWork:
+def work(store: Store, oracle: Oracle) -> TaskWork:
     context = SimpleNamespace(
-        store=store, judges=Judges(), plans=Plans(store), timer=MODEL, runner=None, progress=Lines(), chip=CHIP,
+        store=store, judges=Judges(oracle), plans=Plans(store), timer=MODEL, runner=None, progress=Lines(), chip=CHIP,
         seed=5, run="",
         search_seconds=1.0, cores=1, proposers=(), check_time=lambda: None, check_stopping=lambda: None,
     )  # fmt: skip
@@ -74,19 +76,19 @@ def test_plans_come_back_as_they_were_stored(store: Store, judged: tuple[Trial, 
     assert back.traced(trial) is plans.traced(trial)
 
 
-def test_a_verdict_is_reused_without_a_judge(store: Store, judged: tuple[Trial, Plans]) -> None:
-    task = work(store)
+def test_a_verdict_is_reused_without_a_judge(store: Store, judged: tuple[Trial, Plans], oracle: Oracle) -> None:
+    task = work(store, oracle)
     assert task.judge_best([judged[0]], "known") == judged[0]
     assert not task.fresh
 
 
 def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again(
-    store: Store, judged: tuple[Trial, Plans]
+    store: Store, judged: tuple[Trial, Plans], oracle: Oracle
 ) -> None:
     lost = judged[0].plans[-1]
     with store.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE artifacts SET content = x'00' WHERE key = '{lost}'")
-    task = work(store)
+    task = work(store, oracle)
     again = task.judge_best([judged[0]], "known")
     assert again is not None
     assert again.correct
@@ -95,7 +97,7 @@ def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again
 
 
 def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
-    store: Store, judged: tuple[Trial, Plans], monkeypatch: pytest.MonkeyPatch
+    store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its fastest configuration promised more than the general kernel, and was rejected."""
 
@@ -103,7 +105,7 @@ def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
         time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0)
         return judged[0].fuller(measurements=(time,))
 
-    task = work(store)
+    task = work(store, oracle)
     task.general = timed(10.0)
     for found, winner in ((12.0, 10.0), (9.0, 9.0)):
         monkeypatch.setattr(task, "judge_best", lambda trials, move, found=found: timed(found))

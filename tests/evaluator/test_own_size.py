@@ -84,9 +84,9 @@ def test_what_is_wrong_at_its_own_size_alone_is_wrong(where: str, oracle: Oracle
     assert all(0 <= i < n for i, n in zip(index, shape_at(task.outputs[0].shape, task.sizes), strict=True))
 
 
-def test_a_part_that_no_block_writes_is_named() -> None:
+def test_a_part_that_no_block_writes_is_named(oracle: Oracle) -> None:
     text = changed("gelu", ("(ct.cdiv(x.shape[0], TM), ", "(min(ct.cdiv(x.shape[0], TM), 200), "))
-    with Oracle() as oracle, pytest.raises(Rejected) as caught:
+    with pytest.raises(Rejected) as caught:
         looked_at(text, everyday("gelu"), oracle)
     verdict: Verdict = caught.value.verdict
     assert (verdict.status, verdict.error_class) == ("wrong", "unwritten")

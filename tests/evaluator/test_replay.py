@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -173,12 +173,6 @@ def test_floats_that_are_added_by_atomics_may_come_in_any_order() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- confirmation
-
-
-@pytest.fixture(scope="module")
-def judges() -> Iterator[JudgeProcess]:
-    with JudgeProcess() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
