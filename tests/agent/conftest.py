@@ -6,12 +6,15 @@ what they answer twice are tests/evaluator's.
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from judged_in_short import judged_in_short
 from runner_again import LentPython
 
 from evaluator.judging import JudgeProcess
@@ -29,10 +32,13 @@ def once(question: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
 
 
 class Asked(JudgeProcess):
-    """One that is asked nothing twice."""
+    """One that is asked nothing twice, and judges in short but where ``whole`` says otherwise."""
+
+    whole = False
 
     def call(self, function: Any, *arguments: Any, progress: Any = None) -> Any:
-        return once((function, arguments), lambda: super(Asked, self).call(function, *arguments, progress=progress))
+        question = (function, *arguments) if self.whole else (judged_in_short, function, *arguments)
+        return once(question, lambda: super(Asked, self).call(*question, progress=progress))
 
 
 def traced(*question: Any) -> Any:
@@ -94,8 +100,15 @@ def judge_processes() -> Iterator[None]:
         LentPython.idle.pop().end()
 
 
+@pytest.fixture
+def whole_judgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that ask what the judge finds."""
+    monkeypatch.setattr(Asked, "whole", True)
+
+
 @pytest.fixture(autouse=True)
 def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # of judged_in_short
     for module in ("agent.loop.judges", "agent.commands.check"):
         monkeypatch.setattr(f"{module}.JudgeProcess", Lent)
     monkeypatch.setattr("agent.loop.assay.trace", traced)

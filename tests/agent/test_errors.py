@@ -74,6 +74,11 @@ def repairs(name: str, folder: Path) -> tuple[Verdict, int]:
 
 
 @pytest.fixture(autouse=True)
+def whole(whole_judgements: None) -> None:
+    """A class may be found by any of the judge's looks."""
+
+
+@pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request in a round: a fault, then its repairs.  Few configurations: none of them is what is tested here."""
     monkeypatch.setattr(model_proposer, "IN_A_ROUND", 1)
