@@ -117,7 +117,7 @@ def lent_judges(judge_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run looks at few configurations: which one is best is not what these tests ask."""
-    monkeypatch.setattr("agent.loop.task_work.LIMIT", 10)
+    monkeypatch.setattr("agent.loop.task_work.LIMIT", 3)
 
 
 @pytest.fixture(autouse=True)

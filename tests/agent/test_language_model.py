@@ -282,6 +282,9 @@ def test_prompts_are_measured_in_the_tokens_that_the_endpoint_counts(tmp_path: P
 
 # ---------------------------------------------------------------------------------------------------- the command
 
+# In a process of its own, which looks at few configurations as well.
+COMMAND = "from agent.loop import task_work\ntask_work.LIMIT = 2\nfrom agent.cli import main\nmain()"
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
@@ -292,7 +295,7 @@ def agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(url: str, *arguments: str) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": url}
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent", *arguments],
+            [sys.executable, "-c", COMMAND, *arguments],
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
