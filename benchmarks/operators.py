@@ -1,8 +1,9 @@
 """What an operator costs beside its kernel: importing them, and a call whose kernel does nothing.
 
-Prints one JSON line.  The driver that does nothing stands for the GPU's, so that what is measured is Python, the
+Prints JSON lines.  The driver that does nothing stands for the GPU's, so that what is measured is Python, the
 dispatcher and the making of outputs; ``empty_us`` is what one output costs of it.  Where there is a GPU that kernels
-ship for, a call of one that takes two µs there is measured as well, beside PyTorch's own operator.
+ship for, a call of one that takes two µs there is measured as well, beside PyTorch's own operator; then the kernels of
+every operator beside what PyTorch runs for the same task (reference.py beside the kernels).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from kernels_generated import ops
 from kernels_generated.ops.gpu import Gpu
+from kernels_generated.ops.interface import FLOATS, size, torch_dtype
 from kernels_generated.runtime import backend
 from kernels_generated.runtime.driver import LoadedKernel
 
@@ -52,6 +54,44 @@ def us(call: Callable[[], object]) -> float:
     return round(1e6 * statistics.median(timeit.repeat(call, number=number, repeat=11)) / number, 2)
 
 
+def graph_us(call: Callable[[], object], calls: int = 20, rounds: int = 15) -> float:
+    """µs of a call on the GPU: so many in a CUDA graph, one behind the other, so that what they read may stay in L2."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    took = []
+    for _ in range(rounds):
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        graph.replay()
+        after.record()
+        after.synchronize()
+        took.append(1e3 * before.elapsed_time(after) / calls)
+    return statistics.median(took)
+
+
+def beside_pytorch() -> None:
+    """A line for each operator, dtype and shape that a winner was measured at: its time and PyTorch's."""
+    for name, operator in ops.operators().items():
+        for manifest in operator.manifests:
+            for shape in {tuple(winner.shape.items()): winner.shape for winner in manifest.winners}.values():
+                given = [
+                    torch.randint(100, [size(n, shape) for n in t.shape], device="cuda")
+                    if torch_dtype(t.dtype) not in FLOATS
+                    else torch.randn([size(n, shape) for n in t.shape], device="cuda").to(torch_dtype(t.dtype))
+                    for t in manifest.inputs
+                ]
+                ours, theirs = (graph_us(lambda f=f: f(*given)) for f in (operator.packet, operator.reference))
+                figures = {
+                    "operator": name, "dtype": manifest.outputs[0].dtype, "shape": dict(shape), "us": round(ours, 2),
+                    "torch_us": round(theirs, 2), "torch/ours": round(theirs / ours, 3),
+                }  # fmt: skip
+                print(json.dumps(figures))
+
+
 def main() -> None:
     imported = [float(subprocess.check_output([sys.executable, "-c", IMPORT], text=True)) for _ in range(5)]
     backend.install("cpu", Gpu(Idle(), "sm_90", 132, lambda: 0))
@@ -77,6 +117,8 @@ def main() -> None:
             "gpu_torch_us": us(lambda: torch.nn.functional.gelu(z, approximate="tanh")),
         }
     print(json.dumps(figures))
+    if torch.cuda.is_available():
+        beside_pytorch()
 
 
 if __name__ == "__main__":

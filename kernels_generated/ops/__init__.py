@@ -27,6 +27,7 @@ __all__ = ["NAMESPACE", "ThroughPyTorch", "operators"]
 _HOME = Path(__file__).resolve().parents[1]
 _OPERATORS = gathered({path.parent.name: read_manifest(path.parent) for path in sorted(_HOME.glob(f"*/{MANIFEST}"))})
 _FUNCTIONS = {name: operator.function() for name, operator in _OPERATORS.items()}
+globals().update(_FUNCTIONS)
 
 
 def operators() -> dict[str, Operator]:
@@ -35,8 +36,6 @@ def operators() -> dict[str, Operator]:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}: its operators are {', '.join(_FUNCTIONS)}")
 
 

@@ -20,6 +20,9 @@ from .plan import DTYPE_BITS, Fill
 
 _FORMATS = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _POINTER = "Q"
+# Blocks along each axis of a grid, of every compute capability (CUDA C++ Programming Guide, table of technical
+# specifications).  Tile IR allows more along the second and the third.
+MAX_CUDA_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 # Exponent and mantissa bits of the floats that the struct module has no letter for.
 _SMALL_FLOATS = {"bf16": (8, 7), "f16": (5, 10), "f8e4m3": (4, 3), "f8e5m2": (5, 2)}
 
@@ -67,15 +70,18 @@ class _ReadyLaunch:
 
     def __init__(self, grid: tuple[int, int, int], kernel: LoadedKernel, found: ArgumentLayout) -> None:
         self.grid, self.kernel = grid, kernel
-        self._pointers = found.pointers
-        self._block = ctypes.create_string_buffer(found.block, max(1, len(found.block)))
+        # An address stands at a multiple of its 8 bytes: which of the block's words it is.
+        self._pointers = tuple((offset // 8, buffer, into) for offset, buffer, into in found.pointers)
+        self._block = ctypes.create_string_buffer(found.block, max(8, -(-len(found.block) // 8) * 8))
+        self._words = memoryview(self._block).cast("B").cast(_POINTER)
         start = ctypes.addressof(self._block)
         self._parameters = (ctypes.c_void_p * max(1, len(found.offsets)))(*(start + at for at in found.offsets))
+        self._address = ctypes.addressof(self._parameters)
 
     def run(self, driver: LaunchDriver, addresses: Mapping[str, int], stream: int) -> None:
-        for offset, buffer, into in self._pointers:
-            struct.pack_into(f"<{_POINTER}", self._block, offset, addresses[buffer] + into)
-        driver.launch(self.kernel, self.grid, ctypes.addressof(self._parameters), stream)
+        for word, buffer, into in self._pointers:
+            self._words[word] = addresses[buffer] + into
+        driver.launch(self.kernel, self.grid, self._address, stream)
 
 
 class PreparedPlan:
@@ -129,6 +135,8 @@ class Launcher:
         name = (launch.kernel, launch.symbol)
         if name not in self._loaded:
             self._loaded[name] = self._driver.load(self._cubins[launch.kernel], launch.symbol)
+        if any(n > most for n, most in zip(launch.grid, MAX_CUDA_GRID, strict=True)):
+            raise Unlaunchable("grid-range", f"{launch.symbol}: CUDA has no grid of {launch.grid} blocks")
         kernel, found = self._loaded[name], layout(launch)
         if found.sizes != kernel.parameters:  # the driver would read beyond the block
             takes, has = _text(kernel.parameters), _text(found.sizes)
