@@ -14,6 +14,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -84,7 +85,7 @@ def beside_pytorch() -> None:
                     else torch.randn([size(n, shape) for n in t.shape], device="cuda").to(torch_dtype(t.dtype))
                     for t in manifest.inputs
                 ]
-                ours, theirs = (graph_us(lambda f=f: f(*given)) for f in (operator.packet, operator.reference))
+                ours, theirs = (graph_us(partial(f, *given)) for f in (operator.packet, operator.reference))
                 figures = {
                     "operator": name, "dtype": manifest.outputs[0].dtype, "shape": dict(shape), "us": round(ours, 2),
                     "torch_us": round(theirs, 2), "torch/ours": round(theirs / ours, 3),
