@@ -73,7 +73,7 @@ class _ReadyLaunch:
         # An address stands at a multiple of its 8 bytes: which of the block's words it is.
         self._pointers = tuple((offset // 8, buffer, into) for offset, buffer, into in found.pointers)
         self._block = ctypes.create_string_buffer(found.block, max(8, -(-len(found.block) // 8) * 8))
-        self._words = memoryview(self._block).cast("B").cast(_POINTER)
+        self._words = memoryview(self._block).cast("B").cast("Q")
         start = ctypes.addressof(self._block)
         self._parameters = (ctypes.c_void_p * max(1, len(found.offsets)))(*(start + at for at in found.offsets))
         self._address = ctypes.addressof(self._parameters)

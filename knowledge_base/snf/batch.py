@@ -41,18 +41,12 @@ def _apart(graph: Graph, node: Node, dim: str) -> bool:
     batched = [arg for arg in args if _has(arg.shape, dim)]
     if not batched:
         # A number or a table that is made of the dimension's size (a mean's divisor, positions) changes with it.
-        return not _has(node.shape, dim) and not any(_names(value, dim) for key, value in node.attrs if key != "shape")
+        used = [value for key, value in node.attrs if key in ("n", "expr")]
+        return not _has(node.shape, dim) and not _has(used, dim)
     if not _has(node.shape, dim):
         # Of a batched value nothing else may be left than its trailing axes, as a mask of them.
         return kind(node.op) == "source" and not _has(batched[0].shape[-2:], dim)
     return _leads(node.shape, dim) and _keeps(node, args, batched)
-
-
-def _names(value: object, dim: str) -> bool:
-    try:
-        return dim in symbols(value)  # type: ignore[arg-type]  # an attribute that is no size has no symbols
-    except (TypeError, ValueError):
-        return False
 
 
 def _keeps(node: Node, args: Sequence[Tensor | Node], batched: Sequence[Tensor | Node]) -> bool:

@@ -11,7 +11,7 @@ from knowledge_base.snf.everyday import NAMES, everyday
 from knowledge_base.snf.reference import run
 from knowledge_base.snf.task import Task
 
-HEAD = "M, N, K = 3, 4, 4\nx: f32[M, N]\nw: f32[N, K]\n"
+HEAD = "M, N, K = 3, 4, 5\nx: f32[M, N]\nw: f32[N, K]\nv: f32[K, N]\n"
 MADE = {
     "y = x + Range(N)": "M",
     "y = x @ w": "M",
@@ -25,6 +25,7 @@ MADE = {
     "y = Sum(x) + Range(M)": "",
     "y = w.T @ x.T": "",
     "y = Permute(x, 1, 0)": "",
+    "y = x @ Permute(v, 1, 0)": "M",
     "y = Softmax(x @ x.T)": "",
     "outputs = x * 2.0, Sum(x, axis=-2)": "",
 }
