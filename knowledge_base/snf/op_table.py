@@ -564,7 +564,7 @@ def apply(
         wrong = ", ".join(attrs) or ", ".join(k for k, v in full.items() if v is REQUIRED)
         raise ShapeError(f"{op_name}: wrong or missing attribute {wrong}")
     _check_dtypes(op, args)
-    shape = op.shape([a.shape for a in args], full)
-    return Node(
-        name, op_name, tuple(a.name for a in args), tuple(sorted(full.items())), shape, _dtype(op, args, full), where
-    )
+    shape, dtype = op.shape([a.shape for a in args], full), _dtype(op, args, full)
+    if shape == () and dtype == "f64" and not all(map(is_scalar, args)):  # its form is kept for numbers
+        raise ShapeError(f"{op_name} gives one f64 value of an array, which SNF does not hold: Cast to f32 before it")
+    return Node(name, op_name, tuple(a.name for a in args), tuple(sorted(full.items())), shape, dtype, where)

@@ -86,11 +86,7 @@ class _Function:
             t.name: _Value(self.names[t.name], t.dtype, len(t.shape), frozenset({"arguments"})) for t in task.inputs
         }
         self._statements: list[tuple[str, str]] = []  # a name and what it is given
-        numbers: set[str] = set()
-        for node in self._graph.nodes:
-            if is_scalar(node) and numbers.issuperset(node.args):
-                numbers.add(node.name)
-        self._numbers = frozenset(numbers)
+        self._numbers = frozenset(node.name for node in self._graph.nodes if is_scalar(node))
 
     def says(self, name: str) -> str:
         """The module's docstring."""

@@ -249,10 +249,6 @@ def test_every_op_means_what_the_reference_means(dtype: str) -> None:
     assert seen >= set(OPS)
 
 
-def test_a_sum_of_float64_is_a_tensor_among_numbers() -> None:
-    compare(drawn("M, N = 3, 4\nx: bf16[M, N]\nd: f64[N]\ny = x * sqrt(abs(Sum(d))) + sqrt(N)"))
-
-
 def test_mixed_dtypes_agree_under_arguments_of_another() -> None:
     for text in OF_OPS:
         task = drawn(HEAD.format("bf16", text))
