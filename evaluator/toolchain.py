@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels_generated.runtime.assembler import located
 from knowledge_base.errors import EnvironmentLacks
 from knowledge_base.records import clean
 
@@ -43,22 +42,10 @@ class Tool:
 
 def find(name: str) -> Path:
     """The path of ``tileiras``, ``tileirdisasm`` or ``ptxas``.  Raises EnvironmentLacks with the mending command."""
-    for folder in search_path():
-        candidate = folder / name
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate
-    on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
+    path = located(name)
+    if path is not None:
+        return path
     raise EnvironmentLacks(f"no {name} in this Python's packages, $CUDA_HOME or PATH", MEND)
-
-
-def search_path() -> tuple[Path, ...]:
-    """The folders looked into before PATH, in order."""
-    folders = [Path(sysconfig.get_path(key)) / "nvidia" / "cu13" / "bin" for key in ("purelib", "platlib")]
-    if os.environ.get("CUDA_HOME"):
-        folders.append(Path(os.environ["CUDA_HOME"]) / "bin")
-    return tuple(dict.fromkeys(folders))
 
 
 def tool(name: str) -> Tool:

@@ -19,7 +19,7 @@ HERE = Path(kernels_generated.__file__).parent
 def test_a_cubin_is_reproducible(name: str) -> None:
     """Of each winner the first kernel, which is the one that was timed."""
     manifest = read_manifest(HERE / name)
-    for winner in manifest.winners:
+    for winner in (one for one in manifest.winners if one.kind == "measured"):
         (first, *_) = manifest.plan(winner.plans[0]).kernels
         (made,) = compile_kernels({first: manifest.bytecode(first)}, [winner.arch]).values()
         assert not isinstance(made, Verdict)
@@ -29,6 +29,6 @@ def test_a_cubin_is_reproducible(name: str) -> None:
 def test_every_measured_winner_ships_its_cubins() -> None:
     for path in HERE.glob(f"*/{MANIFEST}"):
         manifest = read_manifest(path.parent)
-        for winner in manifest.winners:
+        for winner in (one for one in manifest.winners if one.kind == "measured"):
             kernels = {kernel for digest in winner.plans for kernel in manifest.plan(digest).kernels}
             assert set(winner.cubins) == {f"cubins/{kernel}.{winner.arch}" for kernel in kernels}

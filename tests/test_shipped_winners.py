@@ -41,8 +41,10 @@ def test_each_file_is_what_its_name_or_its_manifest_says_and_none_is_left_over(f
     assert present == {MANIFEST, REFERENCE, *(name for winner in winners for name in files(winner))}
     for winner in winners:
         assert winner["correct"]
-        assert winner["kind"] == "measured"
-        assert winner["interval_us"][0] <= winner["us"] <= winner["interval_us"][1]
+        if winner["kind"] == "measured":
+            assert winner["interval_us"][0] <= winner["us"] <= winner["interval_us"][1]
+        else:
+            assert (winner["kind"], winner["cubins"]) == ("modelled", {})
         assert {file: sha256(folder / file) for file in winner["cubins"]} == winner["cubins"]
         for plan in winner["plans"]:
             assert loads((folder / plan["file"]).read_text()).digest == plan["digest"] == Path(plan["file"]).stem

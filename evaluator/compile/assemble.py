@@ -11,6 +11,7 @@ import math
 
 from evaluator.confinement import Limits, run
 from evaluator.toolchain import Tool, first_error
+from kernels_generated.runtime.assembler import OPTIMISED
 from knowledge_base.hints import classify
 from knowledge_base.records import CompileEvidence, Stage, Status, Verdict
 
@@ -18,7 +19,7 @@ from . import cubin as cubins
 from .cache import Compiled
 from .remarks import scalar_mma, summary
 
-OPTIONS = ("--opt-level=3", "--remarks=all", "--remark-format=yaml")
+OPTIONS = (OPTIMISED, "--remarks=all", "--remark-format=yaml")  # remarks change nothing of the cubin
 MAX_BYTECODE = 16 << 20  # honest bytecodes are a few KiB
 
 # An honest kernel takes 0.2 to 7 s of a processor and 120 to 200 MB; beyond a minute its tiles are far too large.

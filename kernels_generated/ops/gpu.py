@@ -1,4 +1,7 @@
-"""An NVIDIA GPU as a backend: cubins that ship, loaded by the CUDA driver.  No compiler is asked."""
+"""An NVIDIA GPU as a backend: cubins that ship, loaded by the CUDA driver.
+
+A compiler is asked only for a chip that no cubin ships for.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernels_generated.runtime.assembler import AssemblerError, assembled, located
 from kernels_generated.runtime.backend import NoKernel, Run
 from kernels_generated.runtime.bound import BoundPlan
 from kernels_generated.runtime.driver import Driver, DriverError, LaunchDriver
@@ -40,16 +44,14 @@ class Gpu:
 
     def prepare(self, bound: BoundPlan, manifest: Manifest) -> Run:
         """What runs the plan on its tensors' addresses.  Raises NoKernel, Unlaunchable, ManifestError."""
+        what = "its cubin"
         with self._lock, self._here():
             for kernel in {launch.kernel for launch in bound.launches} - set(self._cubins):
-                cubin = manifest.cubin(kernel, self.arch)
-                if cubin is None:
-                    raise NoKernel(f"no cubin of it for {self.arch} ships")
-                self._cubins[kernel] = cubin
+                self._cubins[kernel], what = self._loadable(kernel, manifest)
             try:
                 prepared = self._launcher.prepare(bound)
             except DriverError as error:
-                raise NoKernel(f"the driver does not load its cubin: {error}") from None
+                raise NoKernel(f"the driver does not load {what}: {error}") from None
         lock, stream, here = threading.Lock(), self._stream, self._here
 
         def run(tensors: Mapping[str, Any]) -> None:
@@ -58,6 +60,21 @@ class Gpu:
                 prepared.run(addresses, stream())
 
         return run
+
+    def _loadable(self, kernel: str, manifest: Manifest) -> tuple[bytes, str]:
+        """What the driver is given of a kernel: the cubin that ships; what the assembler makes of its Tile IR, where
+        one is installed; else that itself, which newer drivers read.  And what that is, in words."""
+        cubin = manifest.cubin(kernel, self.arch)
+        if cubin is not None:
+            return cubin, "its cubin"
+        tileiras = located("tileiras")
+        bytecode = manifest.bytecode(kernel)
+        if tileiras is None:
+            return bytecode, f"its Tile IR (no cubin for {self.arch} ships, and no tileiras is installed)"
+        try:
+            return assembled(kernel, bytecode, self.arch, tileiras), "what tileiras made of its Tile IR"
+        except AssemblerError as error:
+            raise NoKernel(str(error)) from None
 
 
 @functools.cache

@@ -304,13 +304,14 @@ class Operator:
         return operator
 
     def _text(self) -> str:
-        lines = [f"{self.interface.text()}", "", "Its kernels, the fastest at these sizes:", ""]
+        lines = [self.interface.text(), "", "Its kernels, the fastest at these sizes:", ""]
         for manifest in self.manifests:
             dtypes = ", ".join(dict.fromkeys(map(str, map(torch_dtype, manifest.dtypes))))
             for winner in manifest.winners:
                 shape = ", ".join(f"{dim}={n}" for dim, n in winner.shape.items())
                 where = f"{winner.chip} ({winner.arch})"
-                lines.append(f"- {dtypes}, {where}, {shape}: {winner.kind} {winner.us:.1f} µs")
+                time = f"{winner.us:.1f} µs" if winner.kind == "measured" else f"~{winner.us:.1f} µs, modelled"
+                lines.append(f"- {dtypes}, {where}, {shape}: {time}")
         lines += ["", f"In PyTorch: {self.manifests[0].folder / REFERENCE}"]
         return "\n".join(lines)
 

@@ -197,9 +197,9 @@ def test_a_level_that_is_reached_is_no_obstacle(capfd: pytest.CaptureFixture[str
 def test_doctor_names_the_command_that_mends_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from evaluator import toolchain
+    from kernels_generated.runtime import assembler
 
-    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setattr(assembler, "search_path", lambda: (tmp_path,))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert invoke(["doctor", "--json"]) == 3
     findings = {f["name"]: f for f in json_of(capfd)["findings"]}  # type: ignore[index]

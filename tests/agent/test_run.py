@@ -298,10 +298,10 @@ def test_what_is_wrong_is_said_before_any_work(
 def test_a_missing_toolchain_is_said_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from evaluator import toolchain
+    from kernels_generated.runtime import assembler
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setattr(assembler, "search_path", lambda: (tmp_path,))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert invoke(["run", "--target", "gelu"]) == 3
     assert "pip install" in capfd.readouterr().err

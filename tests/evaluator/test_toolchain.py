@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator import toolchain
+from kernels_generated.runtime import assembler
 from knowledge_base.errors import EXIT_ENVIRONMENT, EnvironmentLacks
 
 
@@ -21,7 +22,7 @@ def test_the_pinned_version_is_the_projects(request):
 
 
 def test_a_missing_tool_names_the_command_that_mends_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setattr(assembler, "search_path", lambda: (tmp_path,))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentLacks, match="no tileiras") as raised:
         toolchain.find("tileiras")
@@ -36,7 +37,7 @@ def test_cuda_home_is_looked_into(monkeypatch, tmp_path):
     fake.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.9, V13.9.1'\n")
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda key: str(tmp_path / "no-such-packages"))
+    monkeypatch.setattr(assembler.sysconfig, "get_path", lambda key: str(tmp_path / "no-such-packages"))
     assert toolchain.tool("tileiras") == toolchain.Tool(fake, "13.9.1")
 
 
@@ -44,6 +45,6 @@ def test_a_tool_that_does_not_run_is_named(monkeypatch, tmp_path):
     broken = tmp_path / "tileiras"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(toolchain, "search_path", lambda: (tmp_path,))
+    monkeypatch.setattr(assembler, "search_path", lambda: (tmp_path,))
     with pytest.raises(EnvironmentLacks, match="exit 3"):
         toolchain.tool("tileiras")

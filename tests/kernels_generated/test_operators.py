@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,9 @@ from kernels_generated import ops
 from kernels_generated.ops.gpu import Gpu
 from kernels_generated.ops.interface import FLOATS
 from kernels_generated.runtime import backend
+from kernels_generated.runtime.assembler import assembled, located
 from kernels_generated.runtime.bound import BoundPlan
+from kernels_generated.runtime.driver import DriverError, LoadedKernel
 from kernels_generated.runtime.manifest import Manifest
 from knowledge_base.snf.everyday import NAMES
 
@@ -43,7 +48,7 @@ def test_each_folder_of_winners_is_an_operator() -> None:
     for name in OPERATORS:
         assert getattr(ops, name).__name__ == name
         assert hasattr(torch.ops.tilewright, name)
-        assert "measured" in getattr(ops, name).__doc__
+        assert re.search(r"h200 \(sm_90\), .*: \d+\.\d µs$", getattr(ops, name).__doc__, re.MULTILINE)
     assert list(inspect.signature(ops.linear_gelu).parameters) == ["x", "w", "b"]
     with pytest.raises(AttributeError, match="no attribute 'linear_glu': its operators are add, attention"):
         _ = ops.linear_glu
@@ -229,11 +234,18 @@ def test_installing_changes_who_computes_at_once(emulated: emulator.Emulated) ->
     assert emulated.launches == 1
 
 
+@contextlib.contextmanager
+def on(device: backend.Backend) -> Iterator[None]:
+    backend.install("cpu", device)
+    yield
+    backend.install("cpu", None)
+
+
 class Doubled:
     """A GPU that is none, which is told where tensors lie."""
 
-    def __init__(self, driver: DeviceDouble) -> None:
-        self.driver, self.gpu = driver, Gpu(driver, "sm_90", 132, lambda: 1)
+    def __init__(self, driver: DeviceDouble, arch: str = "sm_90", num_sms: int = 132) -> None:
+        self.driver, self.gpu = driver, Gpu(driver, arch, num_sms, lambda: 1)
         self.arch, self.num_sms = self.gpu.arch, self.gpu.num_sms
 
     def prepare(self, bound: BoundPlan, manifest: Manifest) -> Any:
@@ -258,10 +270,53 @@ def test_on_a_gpu_the_cubins_that_ship_are_launched(name: str, emulated: emulato
             shipped[digest] = OPERATORS[name].manifests[0].bytecode(kernel)
             assert hashlib.sha256(OPERATORS[name].manifests[0].folder.joinpath(path).read_bytes()).hexdigest() == digest
     double = Doubled(DeviceDouble(shipped, {}))
-    backend.install("cpu", double)
-    launched = getattr(ops, name)(*arguments)
+    with on(double):
+        launched = getattr(ops, name)(*arguments)
     assert double.driver.launches == 1
     assert torch.equal(launched, expected)
+
+
+BLACKWELL = ("sm_120", 48)
+
+
+def test_for_a_chip_without_cubins_tile_ir_is_assembled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for it are modelled ones: they come as Tile IR."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (manifest,) = [one for one in OPERATORS["gelu"].manifests if one.dtypes == ("bf16",)]
+    kernels = {
+        kernel for winner in manifest.winners for digest in winner.plans for kernel in manifest.plan(digest).kernels
+    }
+    told = {hashlib.sha256(_blackwell(manifest, kernel)).hexdigest(): manifest.bytecode(kernel) for kernel in kernels}
+    double = Doubled(DeviceDouble(told, {}), *BLACKWELL)
+    arguments = given("gelu")
+    with on(double), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        near(ops.gelu(*arguments), F.gelu(arguments[0].double(), approximate="tanh"))
+    assert double.driver.launches == 1
+
+
+def _blackwell(manifest: Manifest, kernel: str) -> bytes:
+    tileiras = located("tileiras")
+    assert tileiras is not None
+    return assembled(kernel, manifest.bytecode(kernel), "sm_120", tileiras)
+
+
+class Old:
+    """A driver that reads no Tile IR."""
+
+    def load(self, cubin: bytes, symbol: str) -> LoadedKernel:
+        raise DriverError("CUDA_ERROR_INVALID_IMAGE", "cuLibraryLoadData")
+
+
+def test_without_assembler_the_driver_is_asked_and_then_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels_generated.ops.gpu.located", lambda name: None)
+    OPERATORS["gelu"]._said.clear()
+    with on(Gpu(Old(), *BLACKWELL, lambda: 1)), pytest.warns(ops.ThroughPyTorch) as said:  # type: ignore[arg-type]
+        assert ops.gelu(X).dtype == torch.bfloat16
+    assert (
+        "the driver does not load its Tile IR (no cubin for sm_120 ships, and no tileiras is installed): cuLib"
+        in str(said[0].message)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- gradients
