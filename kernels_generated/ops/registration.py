@@ -154,7 +154,7 @@ class Operator:
             reasons = [
                 f"no kernel of its is for {shown}"
                 if backend.arch in archs
-                else f"its kernels are for {', '.join(archs)}, this is {backend.arch}"
+                else f"its kernels are for {' and '.join(archs)}, this is {backend.arch}"
             ]
         raise NoKernel("; ".join(reasons))
 

@@ -196,7 +196,7 @@ def test_where_no_kernel_is_pytorch_computes_and_it_is_said_once(emulated: emula
 @pytest.mark.parametrize(
     ("chip", "sizes", "reason"),
     [
-        ("b200", {}, "its kernels are for sm_90, this is sm_100"),
+        ("b200", {}, "its kernels are for sm_120 and sm_90, this is sm_100"),
         ("h200", {"D": 48}, "no kernel of its is for B=2, T=9, H=3, D=48"),
         ("", {}, "its arguments are on cpu (evaluator.emulator.install() runs its kernels there)"),
     ],

@@ -1,0 +1,84 @@
+"""attention, by the synthesizer.
+
+    qkv: bf16[B, T, 3, H, D]
+    y: bf16[B, T, H, D]
+
+    select = select(qkv, axis=2, index=0)
+    permute = permute(select, perm=(0, 2, 1, 3))
+    select_2 = select(qkv, axis=2, index=1)
+    permute_2 = permute(select_2, perm=(0, 2, 3, 1))
+    matmul = matmul(permute, permute_2)
+    $D = dim()
+    $sqrt(D) = sqrt($D)
+    div = div(matmul, $sqrt(D))
+    causal_mask = causal_mask(div)
+    add = add(div, causal_mask)
+    softmax = softmax(add)
+    select_3 = select(qkv, axis=2, index=2)
+    permute_3 = permute(select_3, perm=(0, 2, 1, 3))
+    matmul_2 = matmul(softmax, permute_3)
+    permute_4 = permute(matmul_2, perm=(0, 2, 1, 3))
+"""
+
+import math
+
+import cuda.tile as ct
+
+AXES = {"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}
+
+INF = math.inf
+
+
+@ct.kernel
+def attention_kernel(
+    qkv, y, TM: ct.Constant[int], TN: ct.Constant[int], TD: ct.Constant[int], FACTOR: ct.Constant[float],
+):
+    """Attention: a block walks its queries over all keys with a running maximum and sum (online softmax)."""
+    T = qkv.shape[1]
+    H = qkv.shape[3]
+    batch0 = ct.bid(0) % H
+    batch1 = ct.bid(0) // H
+    # The last queries see the most keys: they start first.
+    i = ct.cdiv(T, TM) - 1 - ct.bid(1)
+    q_tile = ct.load(qkv, (batch1, i, 0, batch0, 0), (1, TM, 1, 1, TD), padding_mode=ct.PaddingMode.ZERO).reshape((TM, TD))
+    top = ct.full((TM, 1), -INF, ct.float32)
+    total = ct.full((TM, 1), 0, ct.float32)
+    acc = ct.full((TM, TD), 0, ct.float32)
+    # Query t sees keys up to t; the first query of the block sees the fewest.
+    whole = max(min(i * TM + 1, T), 0) // TN
+    tiles = ct.cdiv(max(min((i + 1) * TM, T), 0), TN)
+    # Tiles of keys that every query of the block sees whole.
+    for j in range(whole):
+        k_tile = ct.load(qkv, (batch1, 0, 1, batch0, j), (1, TD, 1, 1, TN), order=(0, 4, 2, 3, 1), padding_mode=ct.PaddingMode.ZERO).reshape((TD, TN))
+        qk = ct.mma(q_tile, k_tile, ct.zeros((TM, TN), ct.float32))
+        new_top = ct.maximum(top, ct.max(qk, axis=1, keepdims=True) * FACTOR)
+        p = ct.exp2(qk * FACTOR - new_top, flush_to_zero=True)
+        fade = ct.exp2(top - new_top, flush_to_zero=True)
+        total = total * fade + ct.sum(p, axis=1, keepdims=True)
+        v_tile = ct.load(qkv, (batch1, j, 2, batch0, 0), (1, TN, 1, 1, TD), padding_mode=ct.PaddingMode.ZERO).reshape((TN, TD))
+        acc = ct.mma(p.astype(ct.bfloat16), v_tile, acc * fade)
+        top = new_top
+    # Tiles that are seen in part.
+    rows = i * TM + ct.arange(TM, dtype=ct.int32)[:, None]
+    for j in range(whole, tiles):
+        k_tile = ct.load(qkv, (batch1, 0, 1, batch0, j), (1, TD, 1, 1, TN), order=(0, 4, 2, 3, 1), padding_mode=ct.PaddingMode.ZERO).reshape((TD, TN))
+        qk = ct.mma(q_tile, k_tile, ct.zeros((TM, TN), ct.float32))
+        keys = j * TN + ct.arange(TN, dtype=ct.int32)[None, :]
+        s = ct.where((keys < T) & (keys <= rows), qk, -INF)
+        new_top = ct.maximum(top, ct.max(s, axis=1, keepdims=True) * FACTOR)
+        p = ct.exp2(s * FACTOR - new_top, flush_to_zero=True)
+        fade = ct.exp2(top - new_top, flush_to_zero=True)
+        total = total * fade + ct.sum(p, axis=1, keepdims=True)
+        v_tile = ct.load(qkv, (batch1, j, 2, batch0, 0), (1, TN, 1, 1, TD), padding_mode=ct.PaddingMode.ZERO).reshape((TN, TD))
+        acc = ct.mma(p.astype(ct.bfloat16), v_tile, acc * fade)
+        top = new_top
+    out = acc * ct.truediv(1.0, total, rounding_mode=ct.RoundingMode.APPROX)
+    ct.store(y, (batch1, i, batch0, 0), out.reshape((1, TM, 1, TD)).astype(y.dtype))
+
+
+def launch(stream, qkv, y, *, TM=64, TN=32, occupancy=3, num_sms=None):
+    B, T, _, H, D = qkv.shape
+    TD = max(16, 1 << (D - 1).bit_length())  # a tile's sizes are powers of two
+    FACTOR = 1.4426950408889634 / math.sqrt(D)  # exp(scale * s) = exp2(FACTOR * s)
+    grid = (B * H, ct.cdiv(T, TM))
+    ct.launch(stream, grid, attention_kernel.replace_hints(occupancy=occupancy), (qkv, y, TM, TN, TD, FACTOR))
