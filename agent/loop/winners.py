@@ -89,7 +89,9 @@ def read(folder: Path) -> dict[str, Any]:
     if manifest.get("version") == 1:
         manifest |= {"version": 2, "winners": [_of_version_1(entry) for entry in manifest["winners"]]}
     if manifest.get("version") == 2:
-        manifest |= {"version": VERSION, "task": task_document(_task(manifest["task"]))}
+        entries = [{"arch": chip(entry["chip"]).arch, **entry} for entry in manifest["winners"]]
+        task = task_document(_task(path, manifest["task"]))
+        manifest |= {"version": VERSION, "task": task, "winners": entries}
     if manifest.get("version") != VERSION:
         raise UserError(f"{path} has version {manifest.get('version')}, this tilewright reads {VERSION}")
     return dict(manifest)
@@ -118,7 +120,7 @@ def merge(source: Path, target: Path) -> list[str]:
                 _copy(origin, folder, kept)
             for extra in _not_ours(target):
                 shutil.copy2(extra, folder / extra.name)
-            (folder / REFERENCE).write_text(torch_text(_task(new["task"])), encoding="utf-8")
+            (folder / REFERENCE).write_text(_reference(source, new["task"]), encoding="utf-8")
             _json(folder / MANIFEST, {**new, "winners": sorted(kept, key=_place)})
     return said
 
@@ -168,16 +170,25 @@ def task_document(task: Task) -> dict[str, Any]:
 
 def _entry(task: Task, trial: Trial, plans: Sequence[Launchable], provenance: Mapping[str, Any]) -> dict[str, Any]:
     return trial.document() | {
+        "arch": chip(trial.chip).arch,
         "source": f"{task.name}_{trial.candidate.digest[:8]}.py",
         "plans": [{"file": f"plans/{plan.digest}.json", **plan.document()} for plan in plans],
         "provenance": plain(provenance),
     }
 
 
-def _task(document: Mapping[str, Any]) -> Task:
-    """The task of a manifest, from its SNF."""
-    (task,) = decompose(parse(document["snf"], document["name"])).tasks
-    return task
+def _reference(folder: Path, task: Mapping[str, Any]) -> str:
+    """The task in PyTorch, as it lies in the folder; one of an older version has none."""
+    written = folder / REFERENCE
+    return written.read_text(encoding="utf-8") if written.is_file() else torch_text(_task(folder, task))
+
+
+def _task(place: Path, document: Mapping[str, Any]) -> Task:
+    """The task of a manifest, from its SNF.  Raises UserError where that is no one task any more."""
+    tasks = decompose(parse(document["snf"], document["name"])).tasks
+    if len(tasks) != 1 or tasks[0].identity != document["identity"]:
+        raise UserError(f"{place}: its task {document['name']} is not what its text says today", "Run the task again.")
+    return tasks[0]
 
 
 def _of_version_1(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .plan import Argument, Guard, LaunchPlan, PlanError, loads
 
 MANIFEST = "manifest.json"
 REFERENCE = "reference.py"
-VERSION = 3  # 2 wrote constraints as text, and neither how sizes are told nor which axis is a batch
+VERSION = 3  # 2 wrote constraints as text, and no architecture, nor how sizes are told, nor which axis is a batch
 
 
 class ManifestError(ValueError):
@@ -172,7 +172,7 @@ def _winner(entry: Mapping[str, Any]) -> Winner:
     return Winner(
         kernel=entry["kernel"],
         chip=entry["chip"],
-        arch=entry["evidence"][0]["arch"],
+        arch=entry["arch"],
         shape=entry["shape"],
         general=entry["general"],
         kind=entry["kind"],

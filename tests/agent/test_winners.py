@@ -14,6 +14,7 @@ from agent.loop.winners import MANIFEST, merge, read, write
 from agent.proposers.synthesizer import synthesize
 from evaluator.trace import Request, Traced, trace
 from evaluator.trial import begin
+from kernels_generated.runtime.manifest import REFERENCE, read_manifest
 from kernels_generated.runtime.plan import loads
 from knowledge_base.chips import chip
 from knowledge_base.errors import EnvironmentLacks, UserError
@@ -235,7 +236,11 @@ def test_a_manifest_of_the_first_version_is_read_and_promoted(won: Won, tmp_path
         "evidence": entry["evidence"],
         "provenance": {"run": "r1", "evaluation": entry["trial"], "evaluator": "v1"},
     }
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "version": 1, "winners": [old]}))
+    reference = (folder / REFERENCE).read_text()
+    (folder / REFERENCE).unlink()  # neither that nor how sizes are told was written
+    task = {k: v for k, v in manifest["task"].items() if k not in ("told", "untold", "batch", "contraction")}
+    (folder / MANIFEST).write_text(json.dumps({"task": task, "version": 1, "winners": [old]}))
+    assert read(folder)["task"] == manifest["task"]
     (again,) = read(folder)["winners"]
     assert {name: again[name] for name in set(again) - {"provenance", "note"}} == {
         name: entry[name] for name in set(again) - {"provenance", "note"}
@@ -244,5 +249,11 @@ def test_a_manifest_of_the_first_version_is_read_and_promoted(won: Won, tmp_path
     package = tmp_path / "package" / "layernorm"
     assert "promoted" in merge(folder, package)[0]
     assert read(package)["winners"] == [again]
+    assert (package / REFERENCE).read_text() == reference
+    assert read_manifest(package).winners[0].kernel == again["kernel"]
     put(tmp_path / "package", won.having(shape={"M": 128, "N": 32}))  # beside one that was promoted from it
     assert [w["shape"]["M"] for w in read(package)["winners"]] == [128, 64]
+    other = {**task, "identity": "0" * 64}
+    (folder / MANIFEST).write_text(json.dumps({"task": other, "version": 1, "winners": [old]}))
+    with pytest.raises(UserError, match="its task layernorm is not what its text says today"):
+        read(folder)
