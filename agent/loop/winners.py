@@ -121,7 +121,7 @@ def merge(source: Path, target: Path) -> list[str]:
             for extra in _not_ours(target):
                 shutil.copy2(extra, folder / extra.name)
             (folder / REFERENCE).write_text(_reference(source, new["task"]), encoding="utf-8")
-            _json(folder / MANIFEST, {**new, "winners": sorted(kept, key=_place)})
+            _json(folder / MANIFEST, {**old, "winners": sorted(kept, key=_place)})
     return said
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from .bound import Array, BoundLaunch, BoundPlan
 from .expr import Expr, symbols
 from .launch_rules import array_facts
-from .plan import ArrayParameter, Fill, Launch, LaunchPlan
+from .plan import ArrayParameter, Fill, Guard, Launch, LaunchPlan
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -37,9 +37,7 @@ def restrided(plan: LaunchPlan, bound: BoundPlan, buffer: str, strides: Sequence
     pinned by a guard, or alignment or overlap would not be what the kernel was compiled for.
     """
     shape = bound.buffer(buffer).shape
-    pinned = frozenset[str]().union(
-        *(symbols(guard.left) | symbols(guard.right) for guard in plan.guards if guard.comparison == "==")
-    )
+    pinned = frozenset[str]().union(*map(_fixed, plan.guards))
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     steps: list[Fill | BoundLaunch] = []
     for step, made in zip(plan.steps, bound.steps, strict=True):
@@ -58,6 +56,14 @@ def restrided(plan: LaunchPlan, bound: BoundPlan, buffer: str, strides: Sequence
         steps.append(replace(made, arguments=tuple(arguments)))
     buffers = tuple(replace(one, shape=(span,)) if one.name == buffer else one for one in bound.buffers)
     return BoundPlan(buffers, tuple(steps))
+
+
+def _fixed(guard: Guard) -> frozenset[str]:
+    """The dimensions whose values it fixes.  What divides a size fixes none: it is alignment, looked at by itself."""
+    divides = isinstance(guard.left, tuple) and guard.left[0] == "mod"
+    if guard.comparison != "==" or divides:
+        return frozenset()
+    return symbols(guard.left) | symbols(guard.right)
 
 
 def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array | None:

@@ -83,7 +83,8 @@ def test_what_may_not_be_read_in_place(case: str) -> None:
 def test_a_stride_that_a_guard_fixes_may_be_part_of_the_kernel() -> None:
     fixed = [Guard("==", "C", 16)]
     assert moved(WHOLE, GAPS, guards=fixed) is None
-    assert moved(WHOLE, GAPS, guards=[Guard("<=", "C", 16)]) is not None
+    for fixes_none in (Guard("<=", "C", 16), Guard("==", ("mod", "C", 16), 0)):
+        assert moved(WHOLE, GAPS, guards=[fixes_none]) is not None
     assert moved((0, ("A", "C"), (48, 1)), GAPS, guards=fixed) is not None  # it names no stride of C
 
 
