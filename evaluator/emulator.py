@@ -94,8 +94,8 @@ def launch(
     if not isinstance(grid, tuple | list) or not 1 <= len(grid) <= 3:
         raise TypeError(f"the grid must be a tuple of one to three integers, not {grid!r}")
     sizes = [int(g) for g in grid] + [1] * (3 - len(grid))
-    if any(not 1 <= g <= MAX_GRID for g in sizes):
-        raise ValueError(f"each size of the grid must be 1 to {MAX_GRID}: {tuple(grid)}")
+    if any(not 1 <= g <= most for g, most in zip(sizes, MAX_GRID, strict=True)):
+        raise ValueError(f"the sizes of the grid must be 1 to {MAX_GRID}: {tuple(grid)}")
     memory = sanitizer.memory if sanitizer is not None else Memory()
     binding = pass_arguments(kernel, args, memory)
     program = program_for(kernel, binding)

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from kernels_generated.runtime.expr import to_json
+from kernels_generated.runtime.launch_rules import INT32_MAX
 from kernels_generated.runtime.manifest import MANIFEST, REFERENCE, VERSION
-from kernels_generated.runtime.plan import Launchable
+from kernels_generated.runtime.plan import MAX_GRID, Launchable
 from knowledge_base.chips import chip
 from knowledge_base.content import plain
 from knowledge_base.errors import EnvironmentLacks, UserError
@@ -229,8 +230,8 @@ def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool]:
     return winner["chip"], json.dumps(winner["shape"], sort_keys=True), not winner["general"]
 
 
-# Guards of every plan: sizes are 32-bit, a grid axis has at most 2^24 - 1 blocks (docs/tracing.md).
-_ALWAYS = ("<= 2147483647", "<= 16777215")
+# Guards of every plan: sizes are 32-bit, a grid's axes have so many blocks (docs/tracing.md).
+_ALWAYS = tuple(f"<= {most}" for most in (INT32_MAX, *MAX_GRID))
 
 
 def _serves(winner: Mapping[str, Any]) -> str:

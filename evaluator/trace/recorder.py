@@ -163,11 +163,11 @@ class Recorder:
             raise Refusal("grid-rank", f"the grid is a tuple of 1 to 3 ints, not {type(grid).__name__}")
         if not 1 <= len(grid) <= 3:
             raise Refusal("grid-rank", f"a grid has 1 to 3 axes, this one has {len(grid)}: fold some into one")
-        for axis, entry in enumerate(grid):
+        for axis, (entry, most) in enumerate(zip(grid, MAX_GRID, strict=False)):
             if not int_like(entry):
                 raise Refusal("grid-rank", f"grid axis {axis} is a {entry.__class__.__name__}, not an int")
-            if not (self.context.assume(">=", entry, 1) and self.context.assume("<=", entry, MAX_GRID)):
-                raise Refusal("grid-range", f"grid axis {axis} is {value_of(entry)}, outside 1 … {MAX_GRID}")
+            if not (self.context.assume(">=", entry, 1) and self.context.assume("<=", entry, most)):
+                raise Refusal("grid-range", f"grid axis {axis} is {value_of(entry)}, outside 1 … {most}")
         blocks = value_of(product(grid))
         if blocks > max(FEW_BLOCKS, self._elements):
             raise Refusal("too-many-blocks", f"{blocks} blocks for {self._elements} elements in all buffers together")

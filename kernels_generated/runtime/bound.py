@@ -158,7 +158,7 @@ def check(bound: BoundPlan) -> None:
             raise Unlaunchable("workspace-size", f"{buffer.role} {buffer.name} has the shape {buffer.shape}")
     sizes = {buffer.name: buffer.nbytes for buffer in bound.buffers}
     for number, launch in enumerate(bound.launches):
-        if not all(1 <= g <= MAX_GRID for g in launch.grid):
+        if not all(1 <= g <= most for g, most in zip(launch.grid, MAX_GRID, strict=True)):
             raise Unlaunchable("grid-range", f"launch {number}: the grid is {launch.grid}")
         for argument in launch.arguments:
             if isinstance(argument, Array):

@@ -20,9 +20,6 @@ from .plan import DTYPE_BITS, Fill
 
 _FORMATS = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _POINTER = "Q"
-# Blocks along each axis of a grid, of every compute capability (CUDA C++ Programming Guide, table of technical
-# specifications).  Tile IR allows more along the second and the third.
-MAX_CUDA_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 # Exponent and mantissa bits of the floats that the struct module has no letter for.
 _SMALL_FLOATS = {"bf16": (8, 7), "f16": (5, 10), "f8e4m3": (4, 3), "f8e5m2": (5, 2)}
 
@@ -135,8 +132,6 @@ class Launcher:
         name = (launch.kernel, launch.symbol)
         if name not in self._loaded:
             self._loaded[name] = self._driver.load(self._cubins[launch.kernel], launch.symbol)
-        if any(n > most for n, most in zip(launch.grid, MAX_CUDA_GRID, strict=True)):
-            raise Unlaunchable("grid-range", f"{launch.symbol}: CUDA has no grid of {launch.grid} blocks")
         kernel, found = self._loaded[name], layout(launch)
         if found.sizes != kernel.parameters:  # the driver would read beyond the block
             takes, has = _text(kernel.parameters), _text(found.sizes)

@@ -24,7 +24,9 @@ from .expr import COMPARISONS, Dims, Expr, ExprError, evaluate, from_json, holds
 
 VERSION = 1
 LARGEST_FILL = sys.float_info.max  # JSON has no infinities, and a larger integer is no float
-MAX_GRID = 2**24 - 1  # Tile IR's limit for each of the three grid axes
+# Blocks on each axis of a grid: Tile IR counts to 2^24 - 1; CUDA to 65,535 on the second and the third (CUDA C++
+# Programming Guide, table of technical specifications).
+MAX_GRID = (2**24 - 1, 2**16 - 1, 2**16 - 1)
 ROLES = ("input", "weight", "packed", "output", "workspace")
 
 # Bits an element takes in memory.  bool is one byte; tf32 exists in registers only, so it is not here.

@@ -206,6 +206,27 @@ def test_persistent_blocks_walk_through_all_rows(task: Task) -> None:
     assert not error_of(task, few)
 
 
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("x: bf16[M, N, K]\nw: weight.bf16[N, K]\ny = x * w", {"M": 70000, "N": 3, "K": 8}),  # by tiles
+        ("x: bf16[M, N, K]\nw: weight.bf16[N, K]\ny = x * w", {"M": 70000, "N": 2, "K": 128}),  # by whole rows
+        ("x: bf16[M, N, K]\nw: weight.bf16[M, N, 1]\ny = Softmax(x) * w", {"M": 70000, "N": 3, "K": 8}),
+    ],
+    ids=["tiles", "pieces", "rows"],
+)
+def test_there_may_be_more_matrices_than_blocks_along_the_grids_second_axis(text: str, sizes: dict[str, int]) -> None:
+    task = decompose(parse(f"M, N, K = {', '.join(map(str, sizes.values()))}\n{text}\n"), "v2").tasks[0]
+    small = task.at(**{d: min(n, 80) if n == max(task.sizes.values()) else n for d, n in task.sizes.items()})
+    found = synthesize(task)
+    assert found
+    for proposal in found:
+        for axes in ({}, {"PERSISTENT": 0} if "PERSISTENT" in proposal.source else {}):
+            (plan,) = trace(proposal.source, task, [Request(task.sizes, axes)], CHIP)
+            assert isinstance(plan, Traced) or plan.status is Status.INFEASIBLE, plan
+        assert error_of(small, proposal.source) == ""
+
+
 def activations(dtype: str, *more: str) -> Task:
     """Of each a result in ``dtype``, and one in each of ``more``."""
     b = Builder()

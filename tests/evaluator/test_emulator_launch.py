@@ -28,7 +28,7 @@ def test_a_kernel_runs_in_place_for_grids_of_one_to_three_sizes(grid):
     assert report.blocks == 8
 
 
-@pytest.mark.parametrize("grid", [(), (1, 1, 1, 1), 8, (0,), (2**24,)])
+@pytest.mark.parametrize("grid", [(), (1, 1, 1, 1), 8, (0,), (2**24,), (1, 2**16), (1, 1, 2**16)])
 def test_other_grids_are_refused(grid):
     with pytest.raises((TypeError, ValueError), match="grid"):
         emulator.launch(grid, _add, (torch.zeros(16), torch.zeros(16), torch.zeros(16), 16))

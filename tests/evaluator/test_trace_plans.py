@@ -57,8 +57,8 @@ def plans(source: str, task: Task, requests: list[Request]) -> list[Traced]:
 
 
 def guards(traced: Traced) -> set[str]:
-    """Without those that only keep sizes within 32 bits and grids within Tile IR's limit."""
-    return {str(g) for g in traced.plan.guards if not str(g).endswith(("<= 2147483647", "<= 16777215"))}
+    """Without those that only keep sizes within 32 bits and grids within their limits."""
+    return {str(g) for g in traced.plan.guards if not str(g).endswith(("<= 2147483647", "<= 16777215", "<= 65535"))}
 
 
 @functools.cache
@@ -238,3 +238,27 @@ def launch(stream, x, y, *, T):
     assert set(one.kernels) != set(two.kernels)
     assert two.kernels == alone.kernels
     assert {i.key for i in one.names.values()} != {i.key for i in two.names.values()}
+
+
+def test_a_grids_axes_have_the_blocks_that_cuda_has() -> None:
+    source = """
+import cuda.tile as ct
+AXES = {"TM": [32], "TN": [64]}
+
+@ct.kernel
+def kernel(x, y, TM: ct.Constant[int], TN: ct.Constant[int]):
+    place = (ct.bid(1), ct.bid(0))
+    ct.store(y, index=place, tile=ct.load(x, index=place, shape=(TM, TN)))
+
+def launch(stream, x, y, *, TM, TN):
+    ct.launch(stream, (ct.cdiv(x.shape[1], TN), ct.cdiv(x.shape[0], TM)), kernel, (x, y, TM, TN))
+"""
+    task = everyday("gelu", M=100, N=192)
+    most = {"M": 65535 * 32, "N": 1}
+    (traced,) = plans(source, task, [Request(task.sizes)])
+    assert {"cdiv(N, 64) <= 16777215", "cdiv(M, 32) <= 65535"} <= {str(g) for g in traced.plan.guards}
+    assert traced.plan.applies({**most, "num_sms": 1})
+    assert not traced.plan.applies({**most, "M": most["M"] + 1, "num_sms": 1})
+    (refused,) = trace(source, task, [Request({**most, "M": most["M"] + 1})], GPU)
+    assert (refused.status, refused.error_class) == (Status.INVALID, "grid-range")
+    assert refused.message == "grid axis 1 is 65536, outside 1 … 65535"

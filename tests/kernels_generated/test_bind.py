@@ -101,7 +101,9 @@ def test_sizes_at_which_the_plan_has_no_value_are_an_expression_error() -> None:
     ("plan", "error_class", "says"),
     [
         (changed(grid=(0, 1, 1)), "grid-range", r"launch 0: the grid is \(0, 1, 1\)"),
-        (changed(grid=(1, 1, MAX_GRID + 1)), "grid-range", "the grid"),
+        (changed(grid=(MAX_GRID[0] + 1, 1, 1)), "grid-range", "the grid"),
+        (changed(grid=(1, MAX_GRID[1] + 1, 1)), "grid-range", "the grid"),
+        (changed(grid=(1, 1, MAX_GRID[2] + 1)), "grid-range", "the grid"),
         (changed(parameters=(ScalarParameter("i32", 2**31),)), "index-range", "scalar 2147483648 does not fit i32"),
         (changed(parameters=(ScalarParameter("i32", -(2**31) - 1),)), "index-range", "does not fit i32"),
         (changed(parameters=(ScalarParameter("i64", 2**63),)), "index-range", "does not fit i64"),

@@ -103,16 +103,6 @@ def test_what_no_machine_should_launch_is_refused(cuda: RecordedCuda) -> None:
     assert cuda.libraries == {}
 
 
-@pytest.mark.parametrize("grid", [(1, 2**16, 1), (1, 1, 2**16)])
-def test_cuda_has_fewer_blocks_along_two_axes_than_tile_ir(cuda: RecordedCuda, grid: tuple[int, int, int]) -> None:
-    launcher = Launcher(Driver(), {A: cubin(k=())})
-    with pytest.raises(Unlaunchable, match=r"k: CUDA has no grid of \(1, .* blocks") as raised:
-        launcher.prepare(plan(BoundLaunch(A, "k", grid, ())))
-    assert raised.value.error_class == "grid-range"
-    _, y, z = (n - 1 for n in grid)
-    launcher.prepare(plan(BoundLaunch(A, "k", (2**24 - 1, max(1, y), max(1, z)), ()))).run(ADDRESSES)
-
-
 @pytest.mark.parametrize(
     ("call", "code"),
     [

@@ -17,13 +17,13 @@ INDENT = "    "
 RESERVED = frozenset(
     (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch",
      "occupancy", "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK",
-     "FACTOR", "grid", "blocks", "tiles", "count", "i", "j", "j2", "j3", "j4",
+     "FACTOR", "grid", "blocks", "tiles", "count", "most", "row_tiles", "i", "j", "j2", "j3", "j4",
      "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
 )  # fmt: skip
 # Variables that contractions' bodies have for themselves.
 OWN_VARIABLES = frozenset(
     ("tile", "place", "end1", "end2", "end3",
-     "first", "height", "step", "row_tiles", "column_tiles", "acc", "acc1", "acc2", "top", "total",
+     "first", "height", "step", "column_tiles", "acc", "acc1", "acc2", "top", "total",
      "factor", "base", "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernels_generated.runtime.expr import Expr, product
+from kernels_generated.runtime.plan import MAX_GRID
 
 from .arithmetic import CT_DTYPES
 from .body import Frame, Tile
@@ -74,6 +75,25 @@ def grid_axes(writer: KernelWriter, axes: tuple[Axis, ...], block: str) -> Expr:
     return count
 
 
+def _first_axis(writer: KernelWriter, group: Group) -> str:
+    """Lines that take the indices of rows and untiled axes from a block's place on the grid's first axis.
+
+    Returns how many blocks it has.  Only that axis has room for more than 65,535 of them, and a tensor may well have
+    more matrices.
+    """
+    size, rows = writer.names.size, group.rows
+    if rows is None:
+        return size(grid_axes(writer, group.grid, "ct.bid(0)")) if group.grid else "1"
+    tiles = f"ct.cdiv({size(rows.extent)}, ROWS)"
+    if not group.grid:
+        writer.line("i = ct.bid(0)")
+        return tiles
+    writer.line(f"row_tiles = ct.cdiv({writer.expr(rows.extent)}, {writer.constant(str(rows.tile))})")
+    writer.line("i = ct.bid(0) % row_tiles")
+    count = grid_axes(writer, group.grid, "ct.bid(0) // row_tiles")
+    return f"{tiles} * {writer.names.factor(count)}"
+
+
 def store_all(writer: KernelWriter, group: Group, frame: Frame, bound: dict[Axis, Axis] | None = None) -> None:
     """Stores what lies in the frame: of matmuls side by side each has its own."""
     elsewhere = {axis for axis in (group.columns, *group.beside) if axis is not None and axis not in frame}
@@ -124,18 +144,13 @@ def write_map(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = N
         )
     rows, columns = group.rows, group.columns
     frame = tuple(a for a in (rows, columns) if a is not None)
-    grid: list[str] = []
     sizes = [a.extent for a in (rows, columns, *group.grid) if a is not None]
-    if rows is not None:
-        writer.line("i = ct.bid(0)")
-        grid.append(f"ct.cdiv({size(rows.extent)}, ROWS)")
     if rows is not None and columns is not None and chunks:
         return _map_of_pieces(writer, group, (rows, columns), pieces_of(columns, chunks), sizes)
+    grid = [_first_axis(writer, group)] if rows is not None or group.grid else []
     if columns is not None:
         writer.line(f"j = ct.bid({len(grid)})")
         grid.append(f"ct.cdiv({size(columns.extent)}, CHUNK)")
-    if group.grid:
-        grid.append(size(grid_axes(writer, group.grid, "ct.bid(2)")))
     store_all(writer, group, frame)
     return KernelText(
         writer, "Elementwise: a block computes one tile of the result.", tuple(grid) or ("1",), sizes=sizes
@@ -148,6 +163,7 @@ def _map_of_pieces(
     """Whole rows; where there are matrices of them a block strides through those: what they share is loaded once."""
     doc = "Elementwise: a block computes whole rows, piece by piece."
     tiles = f"ct.cdiv({writer.names.size(frame[0].extent)}, ROWS)"
+    writer.line("i = ct.bid(0)")
     if not group.grid:
         for part in parts:
             _store_wide(writer, group.stores, frame[1], part, frame)
@@ -162,7 +178,8 @@ def _map_of_pieces(
     setup = [
         f"tiles, count = {tiles}, {writer.names.size(count)}",
         "# persistent: as many blocks as fit at once, each walks through several matrices",
-        "blocks = min(count, max(1, num_sms * occupancy // tiles)) if PERSISTENT and num_sms else count",
+        f"most = max(1, num_sms * occupancy // tiles) if PERSISTENT and num_sms else {MAX_GRID[1]}",
+        "blocks = min(count, most)",
     ]
     return KernelText(writer, doc, ("tiles", "blocks"), setup=setup, sizes=sizes, striding=True)
 
@@ -189,14 +206,9 @@ def write_rows(writer: KernelWriter, group: Group, chunks: list[Chunk] | None = 
             _rows_body(writer, group, (rows, columns), parts)
         setup = blocks_of(f"ct.cdiv({writer.names.size(rows.extent)}, ROWS)")
         return KernelText(writer, _rows_doc(chunks), ("blocks",), setup=setup, sizes=sizes, striding=True)
-    grid = ["1"]
-    if rows is not None:
-        writer.line("i = ct.bid(0)")
-        grid = [f"ct.cdiv({writer.names.size(rows.extent)}, ROWS)"]
-    if group.grid:
-        grid.append(writer.names.size(grid_axes(writer, group.grid, "ct.bid(1)")))
+    grid = (_first_axis(writer, group),)
     _rows_body(writer, group, (rows or Axis("0", 1, "1"), columns), parts)
-    return KernelText(writer, _rows_doc(chunks), tuple(grid), sizes=sizes)
+    return KernelText(writer, _rows_doc(chunks), grid, sizes=sizes)
 
 
 def _rows_doc(chunks: list[Chunk] | None) -> str:
