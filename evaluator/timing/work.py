@@ -3,7 +3,9 @@
 The Tile IR is walked with the launch's sizes: scalar integers (sizes, block indices, loop bounds) are computed, tiles
 are only counted.  Loops weigh their bodies by their trips; of a long outer loop the first, middle and last trip stand
 for all, unless there are conditions in it.  Blocks are sampled where there are many.  Of a condition on loaded values
-both sides count.  Where the trips of a loop depend on data the count is a lower bound, and says so.
+both sides count.  Where the trips of a loop depend on data the count is a lower bound, and says so; but a number
+that is the smaller of data and something known (the keys of a cache, no more than it has room for) is taken to be
+that, the most that it can be.
 
 This is the model's input (:mod:`.model`), not the emulator: no value of a tile exists here.
 """
@@ -122,6 +124,7 @@ class _Run:
         self.times: Counter[tuple[int, int]] = Counter()  # by region and segment
         self.entries = 0.0
         self.exact = self.bounded = True
+        self.most: set[int] = set()  # values in ``env`` that are the most that data can make of them
 
     def region(self, region: ir.Region, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
         """Walks a region; returns its terminator and operands.  ``maybe`` ends one whose end depends on data."""
@@ -129,7 +132,7 @@ class _Run:
         self.times[id(region), segment] += weight  # type: ignore[assignment]
         for op in self.counts.control[id(region)]:
             if op.name in ("yield", "continue", "break", "return"):
-                return op.name, [env.get(v) for v in op.operands]
+                return op.name, [None if v in self.most else env.get(v) for v in op.operands]
             if op.name == "for":
                 self.counted(op, env, weight)
             elif op.name == "loop":
@@ -158,10 +161,19 @@ class _Run:
                 env[op.results[0]] = int(value)
         else:
             operands = [env.get(v) for v in op.operands]
-            value = SCALAR_OPS[op.name](op.attrs, *operands) if None not in operands else None
-            env.pop(op.results[0], None)
+            result, data = op.results[0], not self.most.isdisjoint(op.operands)
+            value = None
+            if None not in operands:
+                value = SCALAR_OPS[op.name](op.attrs, *operands)
+            elif op.name == "mini":
+                value = next((n for n in operands if n is not None), None)
+                data = True
+            env.pop(result, None)
+            self.most.discard(result)
             if value is not None:
-                env[op.results[0]] = int(value)
+                env[result] = int(value)
+                if data:
+                    self.most.add(result)
 
     def extents(self, op: ir.Op, env: Scalars) -> list[int | None]:
         known = self.counts.views.get(op.operands[0])
@@ -179,12 +191,17 @@ class _Run:
     def counted(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
         low, high, step = (env.get(v) for v in op.operands[:3])
+        data = [v in self.most for v in op.operands]
+        if any(data):
+            self.exact = False
+        if data[2] or (data[0] and not data[1]):  # it may begin earlier
+            low = None
         if low is None or high is None or not step:
             self.exact = self.bounded = False
             trips = _LEAST_TRIPS
         else:
             trips = max(0, -(-(high - low) // step))
-        carried = [env.get(v) for v in op.operands[3:]]
+        carried = [None if known else env.get(v) for v, known in zip(op.operands[3:], data[3:], strict=True)]
         for result in op.results:
             env.pop(result, None)
         if not trips:
@@ -215,7 +232,7 @@ class _Run:
 
     def endless(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
-        carried: list[int | None] = [env.get(v) for v in op.operands]
+        carried: list[int | None] = [None if v in self.most else env.get(v) for v in op.operands]
         if self.counts.loads(body):
             self.entries += weight
         end, values = "", list[int | None]()
@@ -235,7 +252,7 @@ class _Run:
                 env[result] = value
 
     def branch(self, op: ir.Op, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
-        condition = env.get(op.operands[0])
+        condition = env.get(op.operands[0]) if op.operands[0] not in self.most else None
         for result in op.results:
             env.pop(result, None)
         if condition is None:

@@ -7,6 +7,7 @@ those of the GPT-2 block (B=8, T=1024, C=768, H=12) in bf16; ``task.at(M=…)`` 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ from .task import Task, constraints
 # Head widths that attention kernels are made for: powers of two that tiles take directly, and 80 (GPT-2's cousins).
 HEAD_WIDTHS = (16, 32, 64, 80, 128)
 
-_SAMPLES = {"M": 8192, "N": 768, "K": 768, "B": 8, "T": 1024, "H": 12, "D": 64, "V": 50257, "P": 1024, "C": 768}
+_SAMPLES = {
+    "M": 8192, "N": 768, "K": 768, "B": 8, "T": 1024, "S": 1024, "H": 12, "D": 64, "V": 50257, "P": 1024, "C": 768,
+}  # fmt: skip
 _WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}}
 
 
@@ -75,6 +78,17 @@ def _attention_qkv(b: Builder) -> Value:
     return _core(b, q, k, v)
 
 
+def _attention_decode(b: Builder) -> Value:
+    q = b.input("q", "bf16", ("B", "H", 1, "D"))
+    k, v = (b.input(name, "bf16", ("B", "H", "S", "D")) for name in "kv")
+    last = b.input("last", "i64", ("B", 1, 1, 1))
+    seen = b.node("le", [b.node("iota", [], "places", n="S"), last], "seen")
+    scores = b.node("matmul", [q, b.node("permute", [k], perm=(0, 1, 3, 2))], "scores")
+    scaled = b.node("div", [scores, b.node("sqrt", [b.dim("D")], "root")], "scaled")
+    shown = b.node("where", [seen, scaled, b.const(-math.inf)], "shown")
+    return b.node("matmul", [b.node("softmax", [shown], "weights"), v], "values")
+
+
 def _embedding(b: Builder) -> Value:
     tokens = b.input("tokens", "i64", ("B", "T"))
     wte = b.input("wte", "bf16", ("V", "C"), "weight")
@@ -93,6 +107,7 @@ _BUILDERS: dict[str, tuple[str, Callable[[Builder], Value]]] = {
     "linear_residual": ("x wᵀ + b + r", _linear_residual),
     "attention": ("causal attention read from a QKV buffer", _attention),
     "attention_qkv": ("causal attention on separate q, k, v", _attention_qkv),
+    "attention_decode": ("attention of one query on cached keys, up to the place `last`", _attention_decode),
     "embedding": ("token plus position embedding", _embedding),
 }
 

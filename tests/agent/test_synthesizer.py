@@ -130,6 +130,7 @@ ODD = {
     "linear_residual": {"M": 33, "N": 130, "K": 127},
     "attention": {"B": 2, "T": 77, "H": 2, "D": 80},
     "attention_qkv": {"B": 1, "T": 65, "H": 3, "D": 32},
+    "attention_decode": {"B": 2, "H": 2, "S": 77, "D": 80},
     "embedding": {"B": 2, "T": 13, "V": 50, "P": 20, "C": 80},
 }
 
@@ -367,6 +368,24 @@ def test_attention_takes_any_elementwise_scores(causal: bool, mask: bool) -> Non
     task = attention("f16", {"B": 1, "H": 3, "T": 50, "S": 65, "D": 32, "E": 32}, causal, mask)
     assert not errors_of(task)
     assert "torch.empty" not in synthesize(task)[0].source
+
+
+@pytest.mark.parametrize("seen", ["Range(S) <= n", "n >= Range(S)", "Range(S) < n", "n > Range(S)"])
+@pytest.mark.parametrize(("rows", "dtype", "number"), [("1", "bf16", "i64"), ("T", "bf16", "i32"), ("1", "f32", "i32")])
+def test_keys_that_a_number_hides_are_not_walked(seen: str, rows: str, dtype: str, number: str) -> None:
+    text = f"""
+B, H, T, S, D = 2, 2, 70, 90, 32
+q: {dtype}[B, H, {rows}, D]
+k: {dtype}[B, H, S, D]
+v: {dtype}[B, H, S, D]
+given: {number}[B]
+n = given.reshape(B, 1, 1, 1)
+y = Softmax(Where({seen}, q @ k.T * 0.2{" + Mask_Causal" if rows == "T" else ""}, -inf)) @ v
+"""
+    (task,) = decompose(parse(text), "v2").tasks
+    files = synthesize(task)
+    assert all("// TN" in one.source.split("seen = ct.astype(")[1] for one in files)
+    assert not errors_of(task)
 
 
 def test_tf32_rounds_operands_and_ieee_does_not() -> None:

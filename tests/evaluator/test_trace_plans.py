@@ -21,7 +21,7 @@ from knowledge_base.snf.task import Task
 
 FOLDER = Path(__file__).parent.parent / "candidates"
 CANDIDATES = sorted(path.name for path in FOLDER.glob("*.py"))
-SAMPLE = {"M": 100, "N": 192, "K": 160, "B": 2, "T": 70, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192}
+SAMPLE = {"M": 100, "N": 192, "K": 160, "B": 2, "T": 70, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192, "S": 90}
 # Sizes around tiles, primes, one; D keeps to widths that attention kernels are made for.
 OTHERS = {
     "M": (1, 15, 16, 31, 32, 33, 97, 100, 128, 500),
@@ -34,6 +34,7 @@ OTHERS = {
     "V": (1, 300, 1009),
     "P": (128, 200),
     "C": (1, 192, 257, 512),
+    "S": (1, 16, 63, 64, 65, 90, 200),
 }
 GPU = chip("rtx5070")
 
@@ -118,6 +119,7 @@ EXPECTED_GUARDS = {
     "layernorm_one_tile.py": {"N == 192"},
     "attention_online.py": {"D == 64"},
     "attention_qkv_folded.py": {"D == 64"},
+    "attention_decode_walk.py": {"D == 64"},
 }
 
 

@@ -115,10 +115,17 @@ def test_while_loops_branches_on_the_block_and_branches_on_data():
     assert not work.exact
 
 
+DATA = "ct.load(x, index=(i, 0), shape=(1, 1)).astype(ct.int32).item()"
+
+
 @pytest.mark.parametrize(
     ("loop", "trips", "bounded"),
     [
-        ("for j in range(ct.load(x, index=(i, 0), shape=(1, 1)).astype(ct.int32).item()):\n        load(j)", 1, False),
+        (f"for j in range({DATA}):\n        load(j)", 1, False),
+        (f"for j in range(min({DATA}, 7)):\n        load(j)", 7, True),
+        (f"n = min({DATA}, 7) + 1\n    for j in range(n // 2, n):\n        load(j)", 4, True),
+        (f"for j in range(min({DATA}, 7), 9):\n        load(j)", 1, False),
+        (f"if min({DATA}, 7) == 7:\n        load(i)\n    else:\n        load(i)\n        load(i)", 3, True),
         ("while ct.sum(s) < 1e6:\n        load(j)\n        j = j + 1", 0, False),
         ("while j < 5000:\n        load(j)\n        j = j + 1", 2048, False),
         ("while j < 500:\n        load(j)\n        j = j + 1", 500, True),
@@ -133,7 +140,7 @@ def test_while_loops_branches_on_the_block_and_branches_on_data():
     ],
 )
 def test_trips_count_one_by_one_or_are_a_lower_bound_that_says_so(loop, trips, bounded):
-    for index in "jk":  # each load depends on the innermost trip, so that none is moved out of its loop
+    for index in "ijk":  # each load depends on the innermost trip, so that none is moved out of its loop
         loop = loop.replace(
             f"load({index})", f"s = s + ct.load(x, index=(i, {index}), shape=(1, T)).astype(ct.float32)"
         )

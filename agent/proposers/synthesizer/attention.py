@@ -5,12 +5,14 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao 
 
 from __future__ import annotations
 
+import math
+
 from kernels_generated.runtime.expr import product, symbols
 
 from .arithmetic import CT_DTYPES
 from .body import Tile
 from .groups import Group
-from .index import Axis, along, broadcast_at
+from .index import ZERO, Axis, along, broadcast_at
 from .kernels import KernelText, grid_axes, store_all
 from .matmul import accumulate, group_at, in_float32, operand, operand_dtype
 from .primitives import Prim
@@ -42,6 +44,7 @@ class _Attention:
         self.q, self.k = self.qk.args
         self.values = self.anchor.args[1]
         self.scores, self.causal = _without_causal(group.scores)
+        self.scores, self.limit = _without_limit(self.scores)
         self.scale = _scale(self.scores, self.qk)
         self.dtype, self.value_dtype = operand_dtype((self.q, self.k)), operand_dtype((self.values,))
         self.work = writer.float_dtype
@@ -51,6 +54,7 @@ class _Attention:
         writer.reserve()
         self.tm, self.tn, self.te = (writer.constant(str(a.tile)) for a in (self.rows, self.keys, self.columns))
         self.queries_n, self.keys_n = writer.factor(self.rows.extent), writer.factor(self.keys.extent)
+        self.seen_n = self.keys_n  # keys that may be seen: all, or so many as an argument says
         # query t sees keys up to t + (keys - queries)
         self.reach = f" + {self.keys_n} - {self.queries_n}" if self.keys_n != self.queries_n else ""
 
@@ -83,7 +87,7 @@ class _Attention:
         writer.comment("Tiles of keys that every query of the block sees whole.")
         with writer.block("for j in range(whole):", self.keys):
             self._step(masked=False)
-        if self.causal or not self.keys.exact:
+        if self.causal or self.limit or not self.keys.exact:
             writer.comment("Tiles that are seen in part.")
             with writer.block("for j in range(whole, tiles):", self.keys):
                 self._step(masked=True)
@@ -144,7 +148,16 @@ class _Attention:
         return "factor"
 
     def _reach_lines(self) -> None:
-        writer, tm, tn, n = self.writer, self.tm, self.tn, self.keys_n
+        writer, tm, tn = self.writer, self.tm, self.tn
+        if self.limit is not None:
+            limit, more = self.limit
+            at = (*broadcast_at(self.qk_batch, limit.shape[:-2]), *[ZERO] * len(limit.shape[-2:]))
+            last = writer.emit(limit, at, (self.rows, self.keys)).text
+            writer.comment("Keys behind the last that is seen are not read.")
+            clipped = f"min(max({last}, {-more}), {self.keys_n}{' - 1' if more else ''})"
+            writer.line(f"seen = ct.astype({clipped}, ct.int32){' + 1' if more else ''}")
+            self.seen_n = "seen"
+        n = self.seen_n
         if not self.causal:
             writer.line(f"whole = {n} // {tn}")
             writer.line(f"tiles = ct.cdiv({n}, {tn})")
@@ -179,7 +192,7 @@ class _Attention:
         if not masked:
             return text
         column = writer.numbers(self.keys, frame).text
-        tests: list[str] = [] if self.keys.exact else [f"({column} < {self.keys_n})"]
+        tests = [f"({column} < {self.seen_n})"] if self.limit or not self.keys.exact else []
         if self.causal:
             tests.append(f"({column} <= {writer.numbers(self.rows, frame).text}{self.reach})")
         writer.line(f"s = ct.where({' & '.join(tests)}, {text}, -INF)")
@@ -228,6 +241,26 @@ def _without_causal(scores: Prim) -> tuple[Prim, bool]:
         if left.op == "causal":
             return right, True
     return scores, False
+
+
+def _without_limit(scores: Prim) -> tuple[Prim, tuple[Prim, int] | None]:
+    """(scores without what hides keys from a number on, that number and what is to be added to it for the first key
+    that is hidden): Where(Range(T) <= n, scores, -inf), n an integer for all queries of a head."""
+    if scores.op != "where":
+        return scores, None
+    seen, shown, hidden = scores.args
+    if seen.op not in _LIMITS or hidden.op != "const" or hidden.attr("value") != -math.inf:
+        return scores, None
+    place, more = _LIMITS[seen.op]
+    keys, limit = seen.args[place], seen.args[1 - place]
+    one_each = all(n == 1 for n in limit.shape[-2:])
+    if keys.op != "iota" or limit.dtype not in ("i32", "i64") or limit.scalar or not one_each:
+        return scores, None
+    return shown, (limit, more)
+
+
+# Comparisons that show the first keys: which argument the keys' numbers are, and whether the other is seen itself.
+_LIMITS = {"le": (0, 1), "lt": (0, 0), "ge": (1, 1), "gt": (1, 0)}
 
 
 def _positive(v: Prim) -> bool:

@@ -24,7 +24,7 @@ RESERVED = frozenset(
 OWN_VARIABLES = frozenset(
     ("tile", "place", "end1", "end2", "end3",
      "first", "height", "step", "column_tiles", "acc", "acc1", "acc2", "top", "total",
-     "factor", "base", "p", "fade", "s", "qk", "out", "whole", "new_top", "valid")
+     "factor", "base", "p", "fade", "s", "qk", "out", "seen", "whole", "new_top", "valid")
 )  # fmt: skip
 
 

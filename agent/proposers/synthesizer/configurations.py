@@ -58,6 +58,7 @@ _ATTENTION: dict[str, tuple[Axes, Axes]] = {
     ),
     "sm_120": ({"TM": [64, 128], "TN": [32, 64, 128], "occupancy": [3, 2, 4, 1]}, _WIDE),
 }
+FEWEST_QUERIES = 16  # rows that a tensor core multiplies at once
 _ATTENTION_FMA: Axes = {"TM": [32, 16, 64], "TN": [32, 16, 64], "TK": [8, 16, 32], "occupancy": [1, 2]}
 
 
@@ -104,6 +105,9 @@ def _of_group(group: Group, sizes: Mapping[str, int], chip: Chip | None, tf32: b
         if width > 128:
             wide = _WIDE
         base = _ATTENTION_FMA if not _on_tensor_cores(group, tf32) else narrow if width <= 64 else wide
+        assert group.rows is not None
+        if evaluate(group.rows.extent, sizes) <= FEWEST_QUERIES:  # decoding: it is the keys that take time
+            base = base | {"TM": [FEWEST_QUERIES]}
         return {n: list(v) for n, v in base.items()}
     if group.columns is None:
         return {"CHUNK": [1024], "occupancy": [1]}
