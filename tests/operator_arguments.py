@@ -13,7 +13,7 @@ from kernels_generated.runtime.plan import Argument
 OPERATORS = ops.operators()
 # Small sizes; of those that kernels are made for (heads of D) one that there are kernels for.
 SIZES = {"M": 5, "N": 48, "K": 32, "B": 2, "T": 9, "H": 3, "G": 2, "D": 16, "N2": 3, "N3": 16, "N4": 16,
-         "V": 40, "P": 12, "C": 24}  # fmt: skip
+         "V": 40, "P": 12, "C": 24, "S": 30}  # fmt: skip
 KERNELS = [
     (name, dtype)
     for name, operator in OPERATORS.items()

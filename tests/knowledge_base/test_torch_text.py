@@ -190,8 +190,10 @@ def test_a_text_takes_float32_for_a_backward_pass() -> None:
         made = outputs(task, wide)
         exact = reference.run(task.graph, inputs)
         for one, name in zip(made, task.graph.outputs, strict=True):
-            assert one.dtype == torch.float32
-            torch.testing.assert_close(one.double(), exact[name], rtol=1e-3, atol=1e-4)
+            assert one.dtype == (torch.float32 if exact[name].is_floating_point() else exact[name].dtype)
+            torch.testing.assert_close(one.double(), exact[name].double(), rtol=1e-3, atol=1e-4)
+        if not any(one.requires_grad for one in made):  # a comparison of numbers
+            continue
         sum(one.sum() for one in made).backward()  # type: ignore[union-attr]
         assert all(v.grad is not None and v.grad.isfinite().all() for v in wide.values() if v.requires_grad), task.name
 
