@@ -38,7 +38,7 @@ TRIES = 60  # of each file
 LLAMA = {
     "rmsnorm": "rmsnorm_43ef8d",
     "rope with permute": "rope_1da0a8",
-    "linear without bias": "linear_23d289",
+    "linear without bias": "linear_nobias",
     "linear times SiLU(x2), no bias": "linear_silu_mul_c0ad0d",
 }
 

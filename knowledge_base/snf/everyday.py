@@ -48,6 +48,10 @@ def _linear(b: Builder) -> Value:
     return b.node("linear", [x, b.input("w", "bf16", ("N", "K"), "weight"), b.input("b", "bf16", ("N",), "weight")])
 
 
+def _linear_nobias(b: Builder) -> Value:
+    return b.node("linear", [b.input("x", "bf16", ("M", "K")), b.input("w", "bf16", ("N", "K"), "weight")])
+
+
 def _linear_gelu(b: Builder) -> Value:
     return b.node("gelu", [_linear(b)])
 
@@ -103,6 +107,7 @@ _BUILDERS: dict[str, tuple[str, Callable[[Builder], Value]]] = {
     "layernorm": ("layer normalisation over the last axis", _layernorm),
     "softmax": ("softmax over the last axis", _rows("softmax")),
     "linear": ("x wᵀ + b", _linear),
+    "linear_nobias": ("x wᵀ", _linear_nobias),
     "linear_gelu": ("GELU(x wᵀ + b)", _linear_gelu),
     "linear_residual": ("x wᵀ + b + r", _linear_residual),
     "attention": ("causal attention read from a QKV buffer", _attention),

@@ -126,6 +126,7 @@ ODD = {
     "layernorm": {"M": 13, "N": 80},
     "softmax": {"M": 5, "N": 1100},
     "linear": {"M": 70, "N": 200, "K": 33},
+    "linear_nobias": {"M": 40, "N": 100, "K": 65},
     "linear_gelu": {"M": 129, "N": 65, "K": 80},
     "linear_residual": {"M": 33, "N": 130, "K": 127},
     "attention": {"B": 2, "T": 77, "H": 2, "D": 80},

@@ -1,0 +1,241 @@
+"""Weights of GPT-2 models that were trained elsewhere: transformers, nanoGPT, minGPT.
+
+Only tensors are read.  Nothing of a pickle is run: PyTorch's ``weights_only`` refuses what is more than weights.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .config import GPTConfig
+from .gpt import GPT
+
+# Prefixes that torch.compile, DataParallel and the models themselves put before a parameter's name.
+_PREFIXES = ("_orig_mod.", "module.", "transformer.")
+# Masks that transformers and minGPT keep beside the weights.
+_BUFFERS = (".attn.bias", ".attn.masked_bias")
+_MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+_EPS = 1e-5  # of every layer normalisation here
+# transformers' names
+_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+# Settings of transformers that change what is computed, and the only value that is computed here.
+_SETTINGS: dict[str, Any] = {
+    "model_type": "gpt2", "layer_norm_epsilon": _EPS, "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
+}  # fmt: skip
+
+
+class CheckpointError(RuntimeError):
+    """Weights that are none of a GPT-2 model, or not all of them; the message says which."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a source holds.  n_head, activation: None where it does not say."""
+
+    state: Mapping[str, Any]
+    n_head: int | None = None
+    activation: str | None = None
+    where: str = "the state dict"
+
+
+def load(
+    source: str | Path | Mapping[str, torch.Tensor] | nn.Module,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    n_head: int | None = None,
+    activation: str | None = None,
+) -> GPT:
+    """The model with the weights of ``source``:
+
+    - a folder as transformers writes it: config.json beside model.safetensors, its parts, or pytorch_model.bin;
+    - a file: nanoGPT's checkpoint, a state dict that torch.save wrote, or one in safetensors;
+    - a state dict, of a model of transformers, nanoGPT or minGPT; a live one of these.
+
+    dtype, device: of the model; those of the weights unless given.  n_head, activation (gelu_tanh or gelu, the exact
+    one): a state dict does not say them; the number of heads has to be given then, the activation is GPT-2's unless
+    given.
+
+    Raises CheckpointError for keys that are missing or too many, shapes that do not fit, settings that no kernel here
+    is for, and files that are more than weights; FileNotFoundError; ImportError where safetensors is needed and not
+    installed.
+    """
+    found = _read(source)
+    if n_head is not None:
+        found = replace(found, n_head=n_head)
+    if activation is not None:
+        found = replace(found, activation=activation)
+    state = _plain(found)
+    config = _config(state, found)
+    model = GPT(config, device="meta")
+    _fitted(state, model, found.where)
+    model.load_state_dict(state, strict=False, assign=True)
+    model.tie()
+    return model.to(device=device, dtype=dtype or state["wte.weight"].dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def _read(source: str | Path | Mapping[str, torch.Tensor] | nn.Module) -> _Found:
+    if isinstance(source, nn.Module):
+        return _live(source)
+    if isinstance(source, Mapping):
+        return _Found(source)
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such folder or file; weights are read from this machine, not downloaded")
+    if path.suffix == ".safetensors":
+        return _Found(_safetensors(path), where=str(path))
+    held = _pickled(path)
+    if "model_args" in held and isinstance(held.get("model"), Mapping):  # nanoGPT's, whose GELU is the exact one
+        return _Found(held["model"], held["model_args"].get("n_head"), "gelu", str(path))
+    if isinstance(held.get("model"), Mapping):
+        held = held["model"]
+    return _Found(held, where=str(path))
+
+
+def _folder(folder: Path) -> _Found:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no config.json: it is no folder of transformers' GPT-2")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is no JSON: {error}") from None
+    return replace(_settled(settings, str(path)), state=_weights(folder), where=str(folder))
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        return _safetensors(folder / "model.safetensors")
+    if index.is_file():
+        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return {name: one for part in parts for name, one in _safetensors(folder / part).items()}
+    if (folder / "pytorch_model.bin").is_file():
+        return dict(_pickled(folder / "pytorch_model.bin"))
+    raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
+
+
+def _safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError:
+        raise ImportError(f"{path} is read by the package safetensors: pip install safetensors") from None
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is no file of safetensors: {error}") from None
+
+
+def _pickled(path: Path) -> Mapping[str, Any]:
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"{path} holds more than weights, or no weights at all: {reason}") from None
+    except (EOFError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is no checkpoint of PyTorch: {error}") from None
+    if not isinstance(held, Mapping):
+        raise CheckpointError(f"{path} holds a {type(held).__name__}, expected a state dict")
+    return held
+
+
+def _settled(settings: Mapping[str, Any], where: str) -> _Found:
+    """Heads and activation of transformers' settings.  Raises CheckpointError for those that no kernel is for."""
+    for name, only in _SETTINGS.items():
+        if settings.get(name, only) != only:
+            raise CheckpointError(f"{where}: {name} is {settings[name]}, kernels here are for {only}")
+    name = settings.get("activation_function", "gelu_new")
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"{where}: activation_function is {name}, expected one of {', '.join(_ACTIVATIONS)}")
+    return _Found({}, settings.get("n_head"), _ACTIVATIONS[name], where)
+
+
+def _live(model: nn.Module) -> _Found:
+    """A model of transformers (which says what it is), nanoGPT or minGPT (whose modules say it)."""
+    where = f"the {type(model).__name__}"
+    config: Any = getattr(model, "config", None)
+    settings = config.to_dict() if hasattr(config, "to_dict") else {}
+    if "model_type" in settings:
+        return replace(_settled(settings, where), state=model.state_dict(), where=where)
+    heads = {n for n in (getattr(m, "n_head", None) for m in model.modules()) if isinstance(n, int)}
+    if len(heads) != 1:
+        raise CheckpointError(f"{where} does not say its number of heads: give n_head=…")
+    exact = any(isinstance(m, nn.GELU) and m.approximate == "none" for m in model.modules())
+    for norm in (m for m in model.modules() if isinstance(m, nn.LayerNorm)):
+        if norm.eps != _EPS:
+            raise CheckpointError(f"{where}: the eps of a LayerNorm is {norm.eps}, kernels here are for {_EPS}")
+    return _Found(model.state_dict(), heads.pop(), "gelu" if exact else "gelu_tanh", where)
+
+
+# ---------------------------------------------------------------------------------------------------- names and shapes
+
+
+def _plain(found: _Found) -> dict[str, torch.Tensor]:
+    """The weights under this package's names, matrices as [out, in]: transformers keeps them turned round."""
+    state: dict[str, torch.Tensor] = {}
+    for name, one in found.state.items():
+        while name.startswith(_PREFIXES):
+            name = name.split(".", 1)[1]
+        if not isinstance(one, torch.Tensor):
+            raise CheckpointError(f"{found.where}: {name} is a {type(one).__name__}, expected a tensor")
+        if not name.endswith(_BUFFERS):
+            state[name] = one.detach()
+    for name in ("wte.weight", "wpe.weight", "h.0.attn.c_attn.weight"):
+        if name not in state or state[name].dim() != 2:
+            raise CheckpointError(f"{found.where} has no matrix {name}: these are no weights of GPT-2")
+    rows, columns = state["h.0.attn.c_attn.weight"].shape
+    if columns == 3 * rows:
+        for name in (n for n in state if n.endswith(_MATRICES)):
+            state[name] = state[name].t().contiguous()
+    return state
+
+
+def _config(state: Mapping[str, torch.Tensor], found: _Found) -> GPTConfig:
+    if found.n_head is None:
+        raise CheckpointError(f"{found.where} does not say its number of heads: give n_head=…")
+    layers = {int(name.split(".")[1]) for name in state if name.startswith("h.") and name.split(".")[1].isdigit()}
+    (vocab, width), (block, _) = state["wte.weight"].shape, state["wpe.weight"].shape
+    inner = state.get("h.0.mlp.c_fc.weight", state["wte.weight"]).shape[0]
+    head = state.get("lm_head.weight")
+    tied = head is None or (head.shape == state["wte.weight"].shape and torch.equal(head, state["wte.weight"]))
+    try:
+        return GPTConfig(
+            max(layers) + 1, found.n_head, width, block, vocab, inner, found.activation or "gelu_tanh", tied
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{found.where}: {error}") from None
+
+
+def _fitted(state: dict[str, torch.Tensor], model: GPT, where: str) -> None:
+    """Sees to it that the weights are all that the model has, and no more.  Biases that nanoGPT may leave out are 0."""
+    expected = dict(model.state_dict())
+    if model.config.tied:
+        expected.pop("lm_head.weight")
+        state.pop("lm_head.weight", None)
+    if not any(name.endswith(".bias") for name in state):
+        like = state["wte.weight"]
+        state.update({n: like.new_zeros(t.shape) for n, t in expected.items() if n.endswith(".bias")})
+    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    faults = [f"{what}: {', '.join(some)}" for what, some in (("missing", missing), ("not expected", extra)) if some]
+    faults += [
+        f"{name} has the shape {list(state[name].shape)}, expected {list(one.shape)}"
+        for name, one in expected.items()
+        if name in state and state[name].shape != one.shape
+    ]
+    if faults:
+        raise CheckpointError(f"{where} does not fit {model.config}:\n  " + "\n  ".join(faults))

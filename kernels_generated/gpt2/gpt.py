@@ -1,0 +1,237 @@
+"""The model: every step one operator of :mod:`kernels_generated.ops`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernels_generated import ops
+
+from .config import GPTConfig
+
+
+class KVCache:
+    """Keys and values of the tokens so far: ``kv[layer]`` is [2, B, n_head, room, D].
+
+    They begin as zeros, because what a kernel reads behind the last token counts with weight 0, and 0 · NaN is NaN.
+    ``last`` [B, 1, 1, 1] is the place of the last token, on the device.
+    """
+
+    def __init__(self, config: GPTConfig, batch: int, room: int, like: torch.Tensor) -> None:
+        shape = (config.n_layer, 2, batch, config.n_head, room, config.n_embd // config.n_head)
+        self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.last = torch.full((batch, 1, 1, 1), -1, dtype=torch.int64, device=like.device)
+        self.length = 0
+
+    @property
+    def room(self) -> int:
+        return self.kv.shape[4]
+
+
+class TransformerBlock(nn.Module):
+    """One transformer block: x + attention(ln_1(x)), then x + mlp(ln_2(x))."""
+
+    def __init__(self, config: GPTConfig, **where: Any) -> None:
+        super().__init__()
+        C = config.n_embd
+        self.n_head, self.activation = config.n_head, config.activation
+        self.ln_1, self.ln_2 = nn.LayerNorm(C, **where), nn.LayerNorm(C, **where)
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(C, 3 * C, **where), "c_proj": nn.Linear(C, C, **where)})
+        inner = config.n_inner
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(C, inner, **where), "c_proj": nn.Linear(inner, C, **where)})
+
+    def forward(
+        self, x: torch.Tensor, kv: torch.Tensor | None = None, last: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """x[B, T, C] → [B, T, C].
+
+        kv: the layer's part of a cache, [2, B, n_head, room, D], which takes the keys and values of ``x``.  With
+        ``last``, their place, ``x`` is one token and looks at all that are in the cache; without, at ``x`` alone.
+        """
+        B, T, C = x.shape
+        qkv = self._linear(ops.linear, self.attn["c_attn"], self._norm(self.ln_1, x))
+        qkv = qkv.view(B, T, 3, self.n_head, C // self.n_head)
+        if kv is None or last is None:
+            if kv is not None:
+                kv[:, :, :, :T] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
+            y = ops.attention(qkv)
+        else:
+            kv.scatter_(3, last.expand(2, *kv.shape[1:3], 1, kv.shape[4]), qkv[:, :, 1:].permute(2, 0, 3, 1, 4))
+            y = ops.attention_decode(qkv[:, 0, 0].unsqueeze(2), kv[0], kv[1], last)
+        x = self._linear(ops.linear_residual, self.attn["c_proj"], y.view(B, T, C), x)
+        h = self._norm(self.ln_2, x)
+        if self.activation == "gelu":
+            h = F.gelu(self._linear(ops.linear, self.mlp["c_fc"], h))
+        else:
+            h = self._linear(ops.linear_gelu, self.mlp["c_fc"], h)
+        return self._linear(ops.linear_residual, self.mlp["c_proj"], h, x)
+
+    @staticmethod
+    def _norm(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return ops.layernorm(x, layer.weight, layer.bias)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _linear(operator: Any, layer: nn.Module, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        return operator(x, layer.weight, layer.bias, *more)  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """GPT-2 with random weights (normal, σ 0.02), or those that ``load`` gives.
+
+    Parameters have nanoGPT's names and shapes.  device, dtype: of the parameters; bfloat16, float16 and float32 have
+    kernels.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        where: dict[str, Any] = {"device": "meta", "dtype": dtype}  # PyTorch's own random weights take their time
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd, **where)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd, **where)
+        self.h = nn.ModuleList([TransformerBlock(config, **where) for _ in range(config.n_layer)])
+        self.ln_f = nn.LayerNorm(config.n_embd, **where)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False, **where)
+        place = torch.get_default_device() if device is None else torch.device(device)
+        if place.type != "meta":
+            self.to_empty(device=place)
+            self._draw()
+        self.tie()
+
+    def tie(self) -> None:
+        """Makes the output projection the token embedding, where it is to be."""
+        if self.config.tied:
+            self.lm_head.weight = self.wte.weight
+
+    @torch.no_grad()
+    def _draw(self) -> None:
+        for name, one in self.named_parameters():
+            if one.dim() == 2:  # what adds to the residual stream is smaller, as GPT-2's paper has it
+                many = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
+                one.normal_(0.0, 0.02 / math.sqrt(many))
+            else:
+                one.fill_(1.0 if name.endswith("weight") else 0.0)
+
+    def forward(self, idx: torch.Tensor) -> torch.Tensor:
+        """idx[B, T], token numbers → logits[B, T, vocab_size], of which [:, t] has seen tokens 0 … t.
+
+        Raises TypeError for numbers that are no integers, RuntimeError for another rank or device, a T of 0 or above
+        block_size, and (of numbers on the CPU) IndexError for those outside the vocabulary.
+        """
+        self._check(idx, idx.device.type == "cpu")
+        return self._logits(self._blocks(idx, None))
+
+    def generate(
+        self,
+        idx: torch.Tensor,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """idx[B, T] with ``max_new_tokens`` more after it, [B, T + max_new_tokens]; see :meth:`stream`."""
+        new = list(self.stream(idx, max_new_tokens, temperature, top_k, generator=generator))
+        return torch.cat([idx, *(one[:, None] for one in new)], dim=1)
+
+    def stream(
+        self,
+        idx: torch.Tensor,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """The tokens that follow idx[B, T], one [B] after the other.
+
+        Logits are divided by ``temperature``, only the ``top_k`` largest stay, and one is drawn by their softmax; a
+        temperature of 0 takes the largest.  Keys and values are kept, so that a token costs one token's work; beyond
+        block_size tokens the last block_size are looked at, for which all is computed anew.
+
+        Raises as :meth:`forward` does (numbers are looked at on any device), and ValueError for a temperature below 0
+        or a top_k below 1.
+        """
+        if not temperature >= 0:
+            raise ValueError(f"temperature is {temperature}: it is 0 or above")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k is {top_k}: it is at least 1")
+        self._check(idx[:, -self.config.block_size :] if idx.dim() == 2 else idx, True)
+        return self._stream(idx, max_new_tokens, temperature, top_k, generator)
+
+    @torch.no_grad()
+    def _stream(
+        self,
+        idx: torch.Tensor,
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int | None,
+        generator: torch.Generator | None,
+    ) -> Iterator[torch.Tensor]:
+        most = self.config.block_size
+        room = min(most, -(-(idx.shape[1] + max_new_tokens) // 64) * 64)
+        cache = KVCache(self.config, idx.shape[0], room, self.wte.weight)
+        for _ in range(max_new_tokens):
+            if idx.shape[1] > most:  # every token's position has changed
+                x = self._blocks(idx[:, -most:], None)
+            else:
+                x = self._blocks(idx[:, cache.length :], cache)
+            logits = self._logits(x[:, -1])
+            token = _drawn(logits.float(), temperature, top_k, generator)
+            yield token
+            idx = torch.cat([idx, token[:, None]], dim=1)
+
+    def _blocks(self, idx: torch.Tensor, cache: KVCache | None) -> torch.Tensor:
+        """idx[B, T] → [B, T, C], before the last normalisation.  With a cache these tokens follow those in it."""
+        start, T = (cache.length if cache is not None else 0), idx.shape[1]
+        one = cache is not None and start > 0
+        x = ops.embedding(idx, self.wte.weight, self.wpe.weight[start : start + T] if one else self.wpe.weight)
+        if cache is not None:
+            cache.last += T
+            cache.length += T
+        for layer, block in enumerate(self.h):
+            x = block(x, None if cache is None else cache.kv[layer], cache.last if cache is not None and one else None)
+        return x  # type: ignore[no-any-return]
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        x = ops.layernorm(x, self.ln_f.weight, self.ln_f.bias)
+        return ops.linear_nobias(x, self.lm_head.weight)  # type: ignore[no-any-return]
+
+    def _check(self, idx: torch.Tensor, values: bool) -> None:
+        if idx.dtype != torch.int64:
+            raise TypeError(f"idx is {idx.dtype}: token numbers are torch.int64")
+        if idx.dim() != 2:
+            raise RuntimeError(f"idx has the shape {list(idx.shape)}, expected [B, T]")
+        if idx.device != self.wte.weight.device:
+            raise RuntimeError(f"idx is on {idx.device}, the model on {self.wte.weight.device}")
+        if not 1 <= idx.shape[1] <= self.config.block_size:
+            raise RuntimeError(f"idx has {idx.shape[1]} tokens, the model takes 1 to {self.config.block_size}")
+        if values and idx.numel():
+            low, high = (int(n) for n in torch.aminmax(idx))
+            if low < 0 or high >= self.config.vocab_size:
+                raise IndexError(
+                    f"idx has numbers from {low} to {high}, the vocabulary is 0 to {self.config.vocab_size - 1}"
+                )
+
+
+def _drawn(
+    logits: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
+) -> torch.Tensor:
+    """A token for each row of logits[B, V]."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -math.inf)
+    return torch.multinomial(torch.softmax(logits, dim=-1), 1, generator=generator)[:, 0]
