@@ -2,8 +2,8 @@
 
     python benchmarks/gpt2.py [--model gpt2] [--mode reduce-overhead]
 
-Forward passes are bfloat16, each a CUDA graph (torch.compile's as its mode has it), timed in turns; decoding is eager on
-both sides, one text after a prompt of 64 tokens, so that what the processor does counts.
+Forward passes are bfloat16, each a CUDA graph (torch.compile's as its mode has it), timed in turns; decoding is eager
+on both sides, one text after a prompt of 64 tokens, so that what the processor does counts.
 """
 
 from __future__ import annotations
