@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 class CUresult(Enum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209
     CUDA_ERROR_NOT_FOUND = 500
     CUDA_ERROR_LAUNCH_FAILED = 719
@@ -28,18 +30,22 @@ def cubin(**symbols: tuple[int, ...]) -> bytes:
 
 
 class RecordedCuda:
-    """``calls``: what was asked for that changes something, in order; ``failing``: the result of calls by name."""
+    """``calls``: what was asked for that changes something, in order; ``failing``: the result of calls by name.
+
+    A thread launches and fills in the context that it made current, and not without one.
+    """
 
     def __init__(self) -> None:
         self.CUresult = CUresult
         self.calls: list[tuple[Any, ...]] = []
         self.failing: dict[str, CUresult] = {}
         self.libraries: dict[int, dict[str, list[int]]] = {}
+        self._current = threading.local()
 
     def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
         if not name.startswith("cuMemset"):
             raise AttributeError(name)
-        return lambda *arguments: self._said(name, *arguments)
+        return lambda *arguments: self._work(name, *arguments)
 
     def cuInit(self, flags: int) -> tuple[CUresult]:
         return (self.failing.get("cuInit", OK),)
@@ -51,6 +57,7 @@ class RecordedCuda:
         return OK, f"context {device}"
 
     def cuCtxSetCurrent(self, context: str) -> tuple[CUresult]:
+        self._current.context = context
         return self._said("cuCtxSetCurrent", context)
 
     def cuLibraryLoadData(self, code: bytes, *options: Any) -> tuple[CUresult, int]:
@@ -81,10 +88,15 @@ class RecordedCuda:
         places = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         words = tuple(ctypes.string_at(at, size) for at, size in zip(places, sizes, strict=True))
         assert all(at % size == 0 for at, size in zip(places, sizes, strict=True))
-        return self._said("cuLaunchKernel", function, tuple(numbers), stream, words)
+        return self._work("cuLaunchKernel", function, tuple(numbers), stream, words)
 
     def cuStreamSynchronize(self, stream: int) -> tuple[CUresult]:
         return self._said("cuStreamSynchronize", stream)
+
+    def _work(self, name: str, *what: Any) -> tuple[CUresult]:
+        if not hasattr(self._current, "context"):
+            return (CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+        return self._said(name, *what)
 
     def _said(self, name: str, *what: Any) -> tuple[CUresult]:
         self.calls.append((name, *what))

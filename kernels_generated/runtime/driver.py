@@ -42,8 +42,10 @@ class LaunchDriver(Protocol):
 class Driver:
     """One device by the driver, in its primary context, which is also PyTorch's.
 
-    The context becomes current in the thread that makes the object.  Raises ImportError without cuda-bindings,
-    RuntimeError without a driver, DriverError where there is no such device.
+    The context becomes current in the thread that makes the object, and in any other that has none when it first needs
+    one: PyTorch gives a thread its context no sooner than the thread asks for memory.
+
+    Raises ImportError without cuda-bindings, RuntimeError without a driver, DriverError where there is no such device.
     """
 
     def __init__(self, device: int = 0) -> None:
@@ -105,7 +107,11 @@ class Driver:
             sizes.append(int(size))
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        code, *results = getattr(self._cuda, name)(*arguments)
+        call = getattr(self._cuda, name)
+        code, *results = call(*arguments)
+        if code == self._cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT and name != "cuCtxSetCurrent":
+            self._call("cuCtxSetCurrent", self.context)
+            code, *results = call(*arguments)
         if code != self._cuda.CUresult.CUDA_SUCCESS:
             raise DriverError(code.name, name)
         return results[0] if results else None

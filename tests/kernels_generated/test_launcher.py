@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 
 import pytest
 import torch
@@ -101,6 +102,23 @@ def test_what_no_machine_should_launch_is_refused(cuda: RecordedCuda) -> None:
     with pytest.raises(Unlaunchable, match="ends 4 bytes behind the argument"):
         Launcher(Driver(), {A: cubin(k=(8, 4, 4))}).prepare(plan(launch))
     assert cuda.libraries == {}
+
+
+def test_a_thread_without_a_context_gets_the_devices(cuda: RecordedCuda) -> None:
+    """PyTorch's allocator asks for no context where it has memory at hand, and a launch may be a thread's first call."""
+    prepared = Launcher(Driver(), {A: cubin(k=())}).prepare(plan(BoundLaunch(A, "k", (1, 1, 1), ()), Fill("x", 0)))
+    thread = threading.Thread(target=prepared.run, args=(ADDRESSES,))
+    thread.start()
+    thread.join()
+    assert [call[0] for call in cuda.calls] == [
+        "cuCtxSetCurrent",
+        "cuCtxSetCurrent",
+        "cuLaunchKernel",
+        "cuMemsetD32Async",
+    ]
+    cuda.failing["cuLaunchKernel"] = CUresult.CUDA_ERROR_INVALID_CONTEXT
+    with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        prepared.run(ADDRESSES)
 
 
 @pytest.mark.parametrize(

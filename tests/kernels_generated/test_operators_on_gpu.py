@@ -56,6 +56,7 @@ def test_strides_streams_threads_and_graphs() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(found) == 8
     assert all(torch.equal(one, expected) for one in found)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
