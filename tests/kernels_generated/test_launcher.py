@@ -105,7 +105,7 @@ def test_what_no_machine_should_launch_is_refused(cuda: RecordedCuda) -> None:
 
 
 def test_a_thread_without_a_context_gets_the_devices(cuda: RecordedCuda) -> None:
-    """PyTorch's allocator asks for no context where it has memory at hand, and a launch may be a thread's first call."""
+    """PyTorch's allocator needs none where it has memory at hand: a launch may be a thread's first call."""
     prepared = Launcher(Driver(), {A: cubin(k=())}).prepare(plan(BoundLaunch(A, "k", (1, 1, 1), ()), Fill("x", 0)))
     thread = threading.Thread(target=prepared.run, args=(ADDRESSES,))
     thread.start()
