@@ -61,7 +61,8 @@ def load(
     - a file: nanoGPT's checkpoint, a state dict that torch.save wrote, or one in safetensors;
     - a state dict, of a model of transformers, nanoGPT or minGPT; a live one of these.
 
-    dtype, device: of the model; those of the weights unless given.  n_head, activation (gelu_tanh or gelu, the exact
+    dtype, device: of the model; those of the weights unless given.  Weights that are taken as they are share their
+    memory with the source.  n_head, activation (gelu_tanh or gelu, the exact
     one): a state dict does not say them; the number of heads has to be given then, the activation is GPT-2's unless
     given.
 
@@ -110,11 +111,17 @@ def _folder(folder: Path) -> _Found:
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json: it is no folder of transformers' GPT-2")
+    return replace(_settled(_json(path), str(path)), state=_weights(folder), where=str(folder))
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is no JSON: {error}") from None
-    return replace(_settled(settings, str(path)), state=_weights(folder), where=str(folder))
+    if not isinstance(held, dict):
+        raise CheckpointError(f"{path} holds a {type(held).__name__}, expected an object")
+    return held
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -122,7 +129,7 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     if (folder / "model.safetensors").is_file():
         return _safetensors(folder / "model.safetensors")
     if index.is_file():
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        parts = sorted(set(_json(index).get("weight_map", {}).values()))
         return {name: one for part in parts for name, one in _safetensors(folder / part).items()}
     if (folder / "pytorch_model.bin").is_file():
         return dict(_pickled(folder / "pytorch_model.bin"))
@@ -193,8 +200,11 @@ def _plain(found: _Found) -> dict[str, torch.Tensor]:
             name = name.split(".", 1)[1]
         if not isinstance(one, torch.Tensor):
             raise CheckpointError(f"{found.where}: {name} is a {type(one).__name__}, expected a tensor")
-        if not name.endswith(_BUFFERS):
-            state[name] = one.detach()
+        if name.endswith(_BUFFERS):
+            continue
+        if not one.is_floating_point():
+            raise CheckpointError(f"{found.where}: {name} is {one.dtype}, expected floating-point weights")
+        state[name] = one.detach()
     for name in ("wte.weight", "wpe.weight", "h.0.attn.c_attn.weight"):
         if name not in state or state[name].dim() != 2:
             raise CheckpointError(f"{found.where} has no matrix {name}: these are no weights of GPT-2")

@@ -15,7 +15,8 @@ class GPTConfig:
     block_size: most tokens that it can look at.  n_inner: width of the feed-forward layer, 4 n_embd unless given.
     activation: gelu_tanh or gelu (exact).  tied: whether the output projection is the token embedding.
 
-    Raises ValueError for sizes below 1, an n_embd that n_head does not divide, an unknown activation.
+    Raises ValueError for sizes that are no integers from 1 on, an n_embd that n_head does not divide, and an unknown
+    activation.
     """
 
     n_layer: int
@@ -31,8 +32,8 @@ class GPTConfig:
         if not self.n_inner:
             object.__setattr__(self, "n_inner", 4 * self.n_embd)
         for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "n_inner"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: sizes are at least 1")
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: sizes are integers from 1 on")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd = {self.n_embd} is not a multiple of n_head = {self.n_head}")
         if self.activation not in ACTIVATIONS:

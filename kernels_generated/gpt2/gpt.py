@@ -61,7 +61,8 @@ class TransformerBlock(nn.Module):
                 kv[:, :, :, :T] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
             y = ops.attention(qkv)
         else:
-            kv.scatter_(3, last.expand(2, *kv.shape[1:3], 1, kv.shape[4]), qkv[:, :, 1:].permute(2, 0, 3, 1, 4))
+            place = last.expand(2, *kv.shape[1:3], 1, kv.shape[4])
+            kv.scatter_(3, place, qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
             y = ops.attention_decode(qkv[:, 0, 0].unsqueeze(2), kv[0], kv[1], last)
         x = self._linear(ops.linear_residual, self.attn["c_proj"], y.view(B, T, C), x)
         h = self._norm(self.ln_2, x)
@@ -159,9 +160,11 @@ class GPT(nn.Module):
         temperature of 0 takes the largest.  Keys and values are kept, so that a token costs one token's work; beyond
         block_size tokens the last block_size are looked at, for which all is computed anew.
 
-        Raises as :meth:`forward` does (numbers are looked at on any device), and ValueError for a temperature below 0
-        or a top_k below 1.
+        Raises as :meth:`forward` does (numbers are looked at on any device), and ValueError for a temperature or
+        max_new_tokens below 0, a top_k below 1.
         """
+        if max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}: it is 0 or above")
         if not temperature >= 0:
             raise ValueError(f"temperature is {temperature}: it is 0 or above")
         if top_k is not None and top_k < 1:

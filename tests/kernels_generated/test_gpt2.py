@@ -162,13 +162,22 @@ def test_a_text_that_is_too_long_is_refused_and_bad_drawing_too() -> None:
         model.generate(tokens(1, 2), 1, temperature=-1)
     with pytest.raises(ValueError, match="top_k is 0"):
         model.generate(tokens(1, 2), 1, top_k=0)
+    with pytest.raises(ValueError, match="max_new_tokens is -3"):
+        model.generate(tokens(1, 2), -3)
+
+
+def test_decoding_under_automatic_mixed_precision() -> None:
+    model = gpt2.load(PlainGPT2("transformers"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.generate(tokens(1, 5), 4, temperature=0).shape == (1, 9)
 
 
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
         ({"n_head": 5}, "n_embd = 48 is not a multiple of n_head = 5"),
-        ({"n_layer": 0}, "n_layer is 0: sizes are at least 1"),
+        ({"n_layer": 0}, "n_layer is 0: sizes are integers from 1 on"),
+        ({"n_head": "3"}, "n_head is '3': sizes are integers from 1 on"),
         ({"activation": "relu"}, "activation is 'relu', not gelu_tanh or gelu"),
     ],
 )
@@ -263,6 +272,10 @@ def misshapen(state: dict[str, torch.Tensor]) -> None:
     state["transformer.h.2.mlp.c_fc.bias"] = torch.zeros(7)
 
 
+def quantised(state: dict[str, torch.Tensor]) -> None:
+    state["transformer.h.0.mlp.c_fc.weight"] = torch.zeros(192, 48, dtype=torch.int8)
+
+
 def foreign(state: dict[str, torch.Tensor]) -> None:
     del state["transformer.wpe.weight"]
 
@@ -273,6 +286,7 @@ def foreign(state: dict[str, torch.Tensor]) -> None:
         (lacking, r"missing: h\.1\.ln_2\.weight"),
         (surplus, r"not expected: h\.0\.attn\.rotary"),
         (misshapen, r"h\.2\.mlp\.c_fc\.bias has the shape \[7\], expected \[192\]"),
+        (quantised, r"h\.0\.mlp\.c_fc\.weight is torch\.int8, expected floating-point weights"),
         (foreign, r"has no matrix wpe\.weight: these are no weights of GPT-2"),
     ],
 )
@@ -331,6 +345,9 @@ def test_a_pickle_that_is_more_than_weights_is_not_run(tmp_path: Path, monkeypat
         gpt2.load(tmp_path)
     Path("config.json").write_text("{")
     with pytest.raises(gpt2.CheckpointError, match="is no JSON"):
+        gpt2.load(tmp_path)
+    Path("config.json").write_text("[]")
+    with pytest.raises(gpt2.CheckpointError, match="holds a list, expected an object"):
         gpt2.load(tmp_path)
 
 
