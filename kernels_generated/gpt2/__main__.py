@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"--device {device}: PyTorch sees no GPU here")
         if device == "cpu" and installed("cpu") is None:
             print("on the CPU PyTorch computes: the kernels are for GPUs", file=sys.stderr)
             warnings.simplefilter("ignore", ThroughPyTorch)

@@ -389,6 +389,12 @@ def test_the_command_says_what_it_can_not_do(
     assert f"\nkernels_generated.gpt2: {says}" in said
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_the_command_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["anywhere", "--prompt", "hi", "--device", "cuda:1"]) == 2
+    assert capsys.readouterr().err == "kernels_generated.gpt2: --device cuda:1: PyTorch sees no GPU here\n"
+
+
 def test_the_command_writes_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     made = tokenizers.ByteLevelBPETokenizer()
