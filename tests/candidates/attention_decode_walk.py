@@ -11,15 +11,16 @@ def walk(q, k, v, last, y, D: ct.Constant[int], TK: ct.Constant[int], TD: ct.Con
     head, item = ct.bid(0), ct.bid(1)
     zero = ct.PaddingMode.ZERO
     place = ct.load(last, index=(item,), shape=(1,)).item()
+    seen = ct.astype(min(max(place, -1), k.shape[2] - 1), ct.int32) + 1
     qt = ct.load(q, index=(item, head, 0), shape=(1, 1, TD), padding_mode=zero).reshape((1, TD)).astype(ct.float32)
     top = ct.full((1, 1), -1.0e30, dtype=ct.float32)
     total = ct.zeros((1, 1), dtype=ct.float32)
     acc = ct.zeros((1, TD), dtype=ct.float32)
-    for j in range(ct.cdiv(ct.astype(min(max(place, -1), k.shape[2] - 1), ct.int32) + 1, TK)):
+    for j in range(ct.cdiv(seen, TK)):
         kt = ct.load(k, index=(item, head, j, 0), shape=(1, 1, TK, TD), padding_mode=zero).reshape((TK, TD))
         vt = ct.load(v, index=(item, head, j, 0), shape=(1, 1, TK, TD), padding_mode=zero).reshape((TK, TD))
         s = ct.sum(kt.astype(ct.float32) * qt, axis=1, keepdims=True) * (1.0 / D**0.5)
-        s = ct.where(j * TK + ct.arange(TK, dtype=ct.int32)[:, None] <= place, s, -1.0e30)
+        s = ct.where(j * TK + ct.arange(TK, dtype=ct.int32)[:, None] < seen, s, -1.0e30)
         new = ct.maximum(top, ct.max(s, axis=0, keepdims=True))
         p = ct.exp(s - new)
         shrink = ct.exp(top - new)
