@@ -132,7 +132,7 @@ class _Run:
         self.times[id(region), segment] += weight  # type: ignore[assignment]
         for op in self.counts.control[id(region)]:
             if op.name in ("yield", "continue", "break", "return"):
-                return op.name, [None if v in self.most else env.get(v) for v in op.operands]
+                return op.name, [self.sure(env, v) for v in op.operands]
             if op.name == "for":
                 self.counted(op, env, weight)
             elif op.name == "loop":
@@ -146,6 +146,10 @@ class _Run:
             else:
                 self.scalar(op, env)
         return "yield", []
+
+    def sure(self, env: Scalars, value: int) -> int | None:
+        """The number, if it is known and not only the most that data can make of it."""
+        return None if value in self.most else env.get(value)
 
     def scalar(self, op: ir.Op, env: Scalars) -> None:
         if op.name in ("get_tile_block_id", "get_num_tile_blocks"):
@@ -201,7 +205,7 @@ class _Run:
             trips = _LEAST_TRIPS
         else:
             trips = max(0, -(-(high - low) // step))
-        carried = [None if known else env.get(v) for v, known in zip(op.operands[3:], data[3:], strict=True)]
+        carried = [self.sure(env, v) for v in op.operands[3:]]
         for result in op.results:
             env.pop(result, None)
         if not trips:
@@ -232,7 +236,7 @@ class _Run:
 
     def endless(self, op: ir.Op, env: Scalars, weight: float) -> None:
         body = op.regions[0]
-        carried: list[int | None] = [None if v in self.most else env.get(v) for v in op.operands]
+        carried = [self.sure(env, v) for v in op.operands]
         if self.counts.loads(body):
             self.entries += weight
         end, values = "", list[int | None]()
@@ -252,7 +256,7 @@ class _Run:
                 env[result] = value
 
     def branch(self, op: ir.Op, env: Scalars, weight: float) -> tuple[str, list[int | None]]:
-        condition = env.get(op.operands[0]) if op.operands[0] not in self.most else None
+        condition = self.sure(env, op.operands[0])
         for result in op.results:
             env.pop(result, None)
         if condition is None:

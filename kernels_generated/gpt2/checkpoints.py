@@ -62,9 +62,8 @@ def load(
     - a state dict, of a model of transformers, nanoGPT or minGPT; a live one of these.
 
     dtype, device: of the model; those of the weights unless given.  Weights that are taken as they are share their
-    memory with the source.  n_head, activation (gelu_tanh or gelu, the exact
-    one): a state dict does not say them; the number of heads has to be given then, the activation is GPT-2's unless
-    given.
+    memory with the source.  n_head, activation (gelu_tanh or gelu, the exact one): a state dict does not say them; the
+    number of heads has to be given then, the activation is GPT-2's unless given.
 
     Raises CheckpointError for keys that are missing or too many, shapes that do not fit, settings that no kernel here
     is for, and files that are more than weights; FileNotFoundError; ImportError where safetensors is needed and not
@@ -100,11 +99,12 @@ def _read(source: str | Path | Mapping[str, torch.Tensor] | nn.Module) -> _Found
     if path.suffix == ".safetensors":
         return _Found(_safetensors(path), where=str(path))
     held = _pickled(path)
-    if "model_args" in held and isinstance(held.get("model"), Mapping):  # nanoGPT's, whose GELU is the exact one
-        return _Found(held["model"], held["model_args"].get("n_head"), "gelu", str(path))
-    if isinstance(held.get("model"), Mapping):
-        held = held["model"]
-    return _Found(held, where=str(path))
+    state = held.get("model")
+    if not isinstance(state, Mapping):
+        return _Found(held, where=str(path))
+    if "model_args" in held:  # nanoGPT's, whose GELU is the exact one
+        return _Found(state, held["model_args"].get("n_head"), "gelu", str(path))
+    return _Found(state, where=str(path))
 
 
 def _folder(folder: Path) -> _Found:
@@ -180,13 +180,12 @@ def _live(model: nn.Module) -> _Found:
     if "model_type" in settings:
         return replace(_settled(settings, where), state=model.state_dict(), where=where)
     heads = {n for n in (getattr(m, "n_head", None) for m in model.modules()) if isinstance(n, int)}
-    if len(heads) != 1:
-        raise CheckpointError(f"{where} does not say its number of heads: give n_head=…")
     exact = any(isinstance(m, nn.GELU) and m.approximate == "none" for m in model.modules())
     for norm in (m for m in model.modules() if isinstance(m, nn.LayerNorm)):
         if norm.eps != _EPS:
             raise CheckpointError(f"{where}: the eps of a LayerNorm is {norm.eps}, kernels here are for {_EPS}")
-    return _Found(model.state_dict(), heads.pop(), "gelu" if exact else "gelu_tanh", where)
+    n_head = heads.pop() if len(heads) == 1 else None
+    return _Found(model.state_dict(), n_head, "gelu" if exact else "gelu_tanh", where)
 
 
 # ---------------------------------------------------------------------------------------------------- names and shapes

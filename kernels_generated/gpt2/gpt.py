@@ -28,10 +28,6 @@ class KVCache:
         self.last = torch.full((batch, 1, 1, 1), -1, dtype=torch.int64, device=like.device)
         self.length = 0
 
-    @property
-    def room(self) -> int:
-        return self.kv.shape[4]
-
 
 class TransformerBlock(nn.Module):
     """One transformer block: x + attention(ln_1(x)), then x + mlp(ln_2(x))."""
@@ -84,8 +80,8 @@ class TransformerBlock(nn.Module):
 class GPT(nn.Module):
     """GPT-2 with random weights (normal, σ 0.02), or those that ``load`` gives.
 
-    Parameters have nanoGPT's names and shapes.  device, dtype: of the parameters; bfloat16, float16 and float32 have
-    kernels.
+    Parameters have nanoGPT's shapes, and its names without ``transformer.``.  device, dtype: of the parameters;
+    bfloat16, float16 and float32 have kernels.
     """
 
     def __init__(

@@ -60,10 +60,15 @@ def _linear_residual(b: Builder) -> Value:
     return b.node("add", [_linear(b), b.input("r", "bf16", ("M", "N"))])
 
 
+def _scaled(b: Builder, q: Value, k: Value) -> Value:
+    """q kᵀ / √D"""
+    scores = b.node("matmul", [q, b.node("permute", [k], perm=(0, 1, 3, 2))], "scores")
+    return b.node("div", [scores, b.node("sqrt", [b.dim("D")], "root")], "scaled")
+
+
 def _core(b: Builder, q: Value, k: Value, v: Value) -> Value:
     """softmax(q kᵀ / √D + causal mask) v on [B, H, T, D]."""
-    scores = b.node("matmul", [q, b.node("permute", [k], perm=(0, 1, 3, 2))], "scores")
-    scaled = b.node("div", [scores, b.node("sqrt", [b.dim("D")], "root")], "scaled")
+    scaled = _scaled(b, q, k)
     masked = b.node("add", [scaled, b.node("causal_mask", [scaled], "mask")], "masked")
     return b.node("matmul", [b.node("softmax", [masked], "weights"), v], "values")
 
@@ -87,9 +92,7 @@ def _attention_decode(b: Builder) -> Value:
     k, v = (b.input(name, "bf16", ("B", "H", "S", "D")) for name in "kv")
     last = b.input("last", "i64", ("B", 1, 1, 1))
     seen = b.node("le", [b.node("iota", [], "places", n="S"), last], "seen")
-    scores = b.node("matmul", [q, b.node("permute", [k], perm=(0, 1, 3, 2))], "scores")
-    scaled = b.node("div", [scores, b.node("sqrt", [b.dim("D")], "root")], "scaled")
-    shown = b.node("where", [seen, scaled, b.const(-math.inf)], "shown")
+    shown = b.node("where", [seen, _scaled(b, q, k), b.const(-math.inf)], "shown")
     return b.node("matmul", [b.node("softmax", [shown], "weights"), v], "values")
 
 

@@ -260,6 +260,16 @@ def test_weights_of_a_live_model_of_transformers() -> None:
     assert torch.equal(model.generate(idx, 20, temperature=0), expected)
 
 
+def test_a_live_model_that_does_not_say_its_number_of_heads_is_told_it() -> None:
+    plain = PlainGPT2("mingpt")
+    expected = gpt2.load(plain).config
+    for block in plain.transformer["h"]:
+        block.attn.n_head = None
+    with pytest.raises(gpt2.CheckpointError, match=r"the PlainGPT2 does not say its number of heads: give n_head=…"):
+        gpt2.load(plain)
+    assert gpt2.load(plain, n_head=3).config == expected
+
+
 def lacking(state: dict[str, torch.Tensor]) -> None:
     del state["transformer.h.1.ln_2.weight"]
 

@@ -12,7 +12,7 @@ from kernels_generated.runtime.expr import product, symbols
 from .arithmetic import CT_DTYPES
 from .body import Tile
 from .groups import Group
-from .index import ZERO, Axis, along, broadcast_at
+from .index import Axis, along, broadcast_at
 from .kernels import KernelText, grid_axes, store_all
 from .matmul import accumulate, group_at, in_float32, operand, operand_dtype
 from .primitives import Prim
@@ -151,7 +151,7 @@ class _Attention:
         writer, tm, tn = self.writer, self.tm, self.tn
         if self.limit is not None:
             limit, more = self.limit
-            at = (*broadcast_at(self.qk_batch, limit.shape[:-2]), *[ZERO] * len(limit.shape[-2:]))
+            at = broadcast_at((*self.qk_batch, along(self.rows), along(self.keys)), limit.shape)
             last = writer.emit(limit, at, (self.rows, self.keys)).text
             writer.comment("Keys behind the last that is seen are not read.")
             clipped = f"min(max({last}, {-more}), {self.keys_n}{' - 1' if more else ''})"
@@ -243,6 +243,11 @@ def _without_causal(scores: Prim) -> tuple[Prim, bool]:
     return scores, False
 
 
+# Comparisons that are true of the first keys: the place of the keys' numbers among the arguments, and 1 where it is
+# true of the key that has the other argument's number, too.
+_LIMITS = {"le": (0, 1), "lt": (0, 0), "ge": (1, 1), "gt": (1, 0)}
+
+
 def _without_limit(scores: Prim) -> tuple[Prim, tuple[Prim, int] | None]:
     """(scores without what hides keys from a number on, that number and what is to be added to it for the first key
     that is hidden): Where(Range(T) <= n, scores, -inf), n an integer for all queries of a head."""
@@ -257,10 +262,6 @@ def _without_limit(scores: Prim) -> tuple[Prim, tuple[Prim, int] | None]:
     if keys.op != "iota" or limit.dtype not in ("i32", "i64") or limit.scalar or not one_each:
         return scores, None
     return shown, (limit, more)
-
-
-# Comparisons that show the first keys: which argument the keys' numbers are, and whether the other is seen itself.
-_LIMITS = {"le": (0, 1), "lt": (0, 0), "ge": (1, 1), "gt": (1, 0)}
 
 
 def _positive(v: Prim) -> bool:
