@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from plain_gpt2 import DIALECTS, PlainGPT2
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from evaluator import emulator
 from kernels_generated import gpt2, ops
@@ -89,8 +90,24 @@ def test_a_decoded_token_is_the_forward_passs_last(emulated: emulator.Emulated) 
     model, idx = gpt2.load(PlainGPT2("transformers")), tokens(3, 20)
     cache = gpt2.KVCache(model.config, 3, 64, model.wte.weight)
     model._blocks(idx[:, :-1], cache)
-    decoded = model._logits(model._blocks(idx[:, -1:], cache)[:, -1])
+    decoded = model._next(idx[:, -1:], cache)
     torch.testing.assert_close(decoded, model(idx)[:, -1], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_tokens_work_can_be_replayed_for_the_next_token() -> None:
+    """What a CUDA graph needs, seen without a GPU: of a token's work no number is the processor's."""
+    model, idx = gpt2.load(PlainGPT2("transformers")), tokens(2, 20)
+    cache = gpt2.KVCache(model.config, 2, 64, model.wte.weight)
+    model._blocks(idx[:, :10], cache)
+    kept = cache.kv.clone(), cache.last.clone()
+    recorded = make_fx(lambda token: model._next(token, cache))(idx[:, 10:11])
+    for mine, before in zip((cache.kv, cache.last), kept, strict=True):  # recording it was a step, too
+        mine.copy_(before)
+    for place in range(10, 20):
+        torch.testing.assert_close(
+            recorded(idx[:, place : place + 1]), model(idx[:, : place + 1])[:, -1], rtol=1e-4, atol=1e-4
+        )
 
 
 def test_tokens_are_drawn_by_temperature_and_top_k() -> None:

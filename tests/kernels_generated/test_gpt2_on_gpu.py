@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -40,17 +41,27 @@ def test_forward_and_decoding_run_generated_kernels(dtype: torch.dtype) -> None:
     names = kernels(lambda: model(idx))
     assert len(names) == len(ours(names)) == a_token, names
     cache = gpt2.KVCache(config, 1, 128, model.wte.weight)
-    model._blocks(idx[:, :-1], cache)
-
-    def decode() -> None:
-        cache.length = 99
-        cache.last.fill_(98)
-        model._logits(model._blocks(idx[:, -1:], cache)[:, -1])
-
-    names = kernels(decode)
+    model._blocks(idx[:, :-10], cache)
+    token = idx[:, -1:].clone()  # a kernel reads from an aligned address
+    names = kernels(lambda: model._next(token, cache))
     assert len(ours(names)) == a_token, names
-    # PyTorch puts a layer's keys and values into the cache, and counts: here after the count was put back
+    # PyTorch counts, takes the position's row, and puts a layer's keys and values into the cache
     assert len(names) - len(ours(names)) == config.n_layer + 2, names
+
+
+def test_recorded_tokens_are_those_of_the_forward_pass() -> None:
+    """Beyond what the model looks at, too, and from four threads at once."""
+    model = gpt2.GPT(gpt2.GPTConfig(2, 4, 256, 128, 300), device="cuda")
+    texts = torch.randint(300, (4, 2, 40), device="cuda")
+    expected = texts
+    with torch.no_grad():
+        for _ in range(100):
+            logits = model(expected.flatten(0, 1)[:, -128:])[:, -1].view(4, 2, -1)
+            expected = torch.cat([expected, logits.argmax(-1, keepdim=True)], dim=2)
+    assert torch.equal(model.generate(texts[0], 100, temperature=0), expected[0])
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: model.generate(text, 100, temperature=0), texts))
+    assert torch.equal(torch.stack(found), expected)
 
 
 @torch.no_grad()
