@@ -265,6 +265,33 @@ def test_where_an_approximation_was_rejected_the_synthesizer_offers_an_accurate_
     assert not Synthesizer().propose(replace(request, tried=rest)).proposals
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = Linear(x, w, b) + r",
+        "y = GELU(x @ w.T)",
+        "y = SiLU(x @ w.T) * (x @ v.T)",
+        "y = Softmax(x * x) @ w.T",
+    ],
+)
+def test_a_product_of_few_rows_is_offered_as_sums_along_rows(text: str, dtype: str) -> None:
+    shapes = {"x": "[M, K]", "w": "[N, K]", "v": "[N, K]", "b": "[N]", "r": "[M, N]"}
+    inputs = "".join(
+        f"{name}: {dtype}{shape}\n" for name, shape in shapes.items() if name in re.findall("[a-z]+", text)
+    )
+
+    def task(*sizes: int) -> Task:
+        return canonical(parse(f"M, N, K = {', '.join(map(str, sizes))}\n{inputs}{text}"))
+
+    sums = [one for one in synthesize(task(1, 96, 96), CHIP) if "sums along rows" in one.note]
+    assert len(sums) == 2
+    assert all("ct.mma" not in one.source for one in sums)
+    assert [error_of(task(1, 96, 96), one.source) for one in sums] == ["", ""]
+    for sizes in ((5, 33, 77), (3, 130, 1)):
+        assert error_of(task(*sizes), sums[0].source) == "", sizes
+
+
 def test_a_linear_has_one_file_whatever_divides_its_sizes() -> None:
     assert len(synthesize(everyday("linear_gelu", M=256, N=128, K=128), CHIP)) == 1
 

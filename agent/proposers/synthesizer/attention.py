@@ -14,8 +14,8 @@ from .body import Tile
 from .groups import Group
 from .index import Axis, along, broadcast_at
 from .kernels import KernelText, grid_axes, store_all
-from .matmul import accumulate, group_at, in_float32, operand, operand_dtype
-from .primitives import Prim
+from .matmul import accumulate, group_at, in_float32, operand
+from .primitives import Prim, operand_dtype
 from .writer import KernelWriter
 
 LOG2E = 1.4426950408889634

@@ -11,18 +11,8 @@ from .body import Frame, Tile
 from .groups import Group
 from .index import ZERO, At, Axis, along, broadcast_at
 from .kernels import KernelText, blocks_of, grid_axes, store_all
-from .primitives import Prim
+from .primitives import Prim, operand_dtype
 from .writer import KernelWriter
-
-
-def operand_dtype(operands: Sequence[Prim]) -> str:
-    """The dtype in which operands meet: their own if they share one, the float that holds both otherwise."""
-    dtypes = {o.dtype for o in operands}
-    if dtypes <= {"bf16", "f16", "f32", "f64"}:
-        if len(dtypes) == 1:
-            return dtypes.pop()
-        return "f64" if "f64" in dtypes else "f32"
-    return "f64"  # integers: exact up to 2^53
 
 
 def operand(writer: KernelWriter, value: Prim, at: At, frame: Frame, dtype: str, tf32: bool, hint: str = "") -> str:

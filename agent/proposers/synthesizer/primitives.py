@@ -192,6 +192,16 @@ def work_dtype(dtype: str) -> str:
     return "f32" if dtype in FLOATS else dtype
 
 
+def operand_dtype(operands: Sequence[Prim]) -> str:
+    """The dtype in which operands meet: their own if they share one, the float that holds both otherwise."""
+    dtypes = {o.dtype for o in operands}
+    if dtypes <= {"bf16", "f16", "f32", "f64"}:
+        if len(dtypes) == 1:
+            return dtypes.pop()
+        return "f64" if "f64" in dtypes else "f32"
+    return "f64"  # integers: exact up to 2^53
+
+
 def from_graph(graph: Graph) -> tuple[Primitives, dict[str, Prim]]:
     """The primitives of ``graph`` and the one for each of its values, by name."""
     made = Primitives()

@@ -19,7 +19,7 @@ from knowledge_base.snf.graph import FLOATS, Graph
 from .groups import Group, Schedule, Stored, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
 from .index import ZERO, At, Axis, Index, along
 from .patterns import attention_parts, between_matmul_and
-from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph
+from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph, operand_dtype
 
 # A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
 WIDEST_HEAD = 256
@@ -40,21 +40,29 @@ def schedule(
     sizes: Mapping[str, int],
     exact: bool = False,
     paired: bool = True,
+    sums: bool = False,
 ) -> Schedule:
     """The kernels for ``graph``.  ``outputs`` are (buffer, value) names.
 
     sizes: where fusing depends on them.  exact: tiles may be taken to divide the sizes.  paired: two products of one
-    left operand may be one kernel.
+    left operand may be one kernel.  sums: matrix products are sums along rows, without tensor cores.
     """
-    return _Scheduler(graph, outputs, sizes, exact, paired).run()
+    return _Scheduler(graph, outputs, sizes, exact, paired, sums).run()
 
 
 class _Scheduler:
     def __init__(
-        self, graph: Graph, outputs: Sequence[tuple[str, str]], sizes: Mapping[str, int], exact: bool, paired: bool
+        self,
+        graph: Graph,
+        outputs: Sequence[tuple[str, str]],
+        sizes: Mapping[str, int],
+        exact: bool,
+        paired: bool,
+        sums: bool,
     ) -> None:
         self.made, self.values = from_graph(graph)
-        self.sizes, self.exact, self.paired, self.precision = sizes, exact, paired, graph.precision
+        self.sizes, self.exact, self.paired, self.sums = sizes, exact, paired, sums
+        self.precision = graph.precision
         self.groups: list[Group] = []
         self.workspaces: list[Workspace] = []
         self.outputs = [(buffer, self.values[value]) for buffer, value in outputs]
@@ -315,6 +323,8 @@ class _Scheduler:
 
     def _matmul(self, v: Prim) -> Prim:
         a, b = (self.loadable(self.done[x]) for x in v.args)
+        if self.sums:
+            return self.rewrite(self._as_sum(v, a, b))
         node = self._again(v, [a, b])
         if node in self.attached:
             return node
@@ -334,6 +344,19 @@ class _Scheduler:
         group.inner = Axis("step", a.shape[-1], "TK", self.exact, "inner")
         group.anchors.append(node)
         return self._attach(node, group, tuple(along(x) if x else ZERO for x in axes))
+
+    def _as_sum(self, v: Prim, a: Prim, b: Prim) -> Prim:
+        """a[…, M, K] b[…, K, N] as the sum over K of a[…, M, 1, K] · bᵀ[…, 1, N, K], in float32 as on tensor cores."""
+        made, rank = self.made, len(b.shape)
+        left = made.make("reshape", [a], (*a.shape[:-1], 1, a.shape[-1]), a.dtype, a.name)
+        right = made.permute(b, (*range(rank - 2), rank - 1, rank - 2))
+        if rank > 2:
+            right = made.make("reshape", [right], (*right.shape[:-2], 1, *right.shape[-2:]), b.dtype, b.name)
+        work = "f64" if operand_dtype((a, b)) == "f64" else "f32"
+        products = made.elementwise("mul", [left, right], work, "products")
+        made.inner.add(products)
+        kept = made.reduce("sum", products, len(products.shape) - 1, work, v.name)
+        return made.elementwise("cast", [made.select(kept, len(kept.shape) - 1, 0, v.name)], v.dtype, v.name)
 
     def _beside(self, v: Prim) -> Group | None:
         """The matmul's group that ``v`` may be made in: of the same left operand.

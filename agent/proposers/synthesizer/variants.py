@@ -25,6 +25,9 @@ from .writer import KernelWriter
 LONGEST_ROW = 8192
 MOST_PIECES = 8
 SHORTEST_PIECE = 16
+# A product of so few rows is as fast as its right operand is read, which tensor cores make no faster and tiles of many
+# rows slower: they leave too few blocks for the memory's whole rate.
+FEW_ROWS = 8
 
 
 def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterator[tuple[str, str]]:
@@ -38,6 +41,12 @@ def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterato
     if any(g.kind == "matmul" and len(g.anchors) > 1 for g in plan.groups):
         apart = _schedule(task, exact=False, paired=False)
         yield print_file(_file(task, chip, apart, names, approximate)), "general: each product a kernel of its own"
+    if any(g.kind == "matmul" and _rows_of(g, task) <= FEW_ROWS for g in plan.groups):
+        sums = _schedule(task, exact=False, sums=True)
+        yield print_file(_file(task, chip, sums, names, approximate)), "general: products as sums along rows"
+        short = _rows_read_once(task, chip, names, approximate, sums=True)
+        if short is not None:
+            yield print_file(short), "products as sums along rows of the sample's length, read once"
     once = _rows_read_once(task, chip, names, approximate)
     if once is not None:
         yield print_file(once), "rows of the sample's length, read once"
@@ -47,14 +56,18 @@ def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterato
             yield print_file(exact), "sizes that the tiles divide: no bounds are checked"
 
 
-def _rows_read_once(task: Task, chip: Chip | None, names: Names, approximate: bool) -> File | None:
+def _rows_of(group: Group, task: Task) -> int:
+    return math.prod(evaluate(a.extent, task.sizes) for a in (*group.grid, group.rows) if a is not None)
+
+
+def _rows_read_once(task: Task, chip: Chip | None, names: Names, approximate: bool, sums: bool = False) -> File | None:
     """The file for rows of the sample's length, where there are rows and they are short enough.
 
     An elementwise kernel's loads are cheaper without bounds (RoPE on an H200: 22.9 us, with them 34.0); where rows are
     reduced it is the same.
     """
     for exact in (True, False):
-        plan = _schedule(task, exact)
+        plan = _schedule(task, exact, sums=sums)
         rows = [g for g in plan.groups if g.kind == "rows" or (g.kind == "map" and concatenations(g))]
         chunks = {g: c for g in rows if (c := _chunks(g, task)) is not None}
         if not chunks or len(chunks) < len(rows):
@@ -67,9 +80,9 @@ def _rows_read_once(task: Task, chip: Chip | None, names: Names, approximate: bo
     return None
 
 
-def _schedule(task: Task, exact: bool, paired: bool = True) -> Schedule:
+def _schedule(task: Task, exact: bool, paired: bool = True, sums: bool = False) -> Schedule:
     outputs = [(o.name, v) for o, v in zip(task.outputs, task.graph.outputs, strict=True)]
-    return schedule(task.graph, outputs, task.sizes, exact, paired)
+    return schedule(task.graph, outputs, task.sizes, exact, paired, sums)
 
 
 def _file(
