@@ -39,7 +39,8 @@ class TransformerBlock(nn.Module):
         """x[B, T, C] → [B, T, C].
 
         kv: the layer's part of a cache, [2, B, n_head, room, D], which takes the keys and values of ``x``.  With
-        ``last``, their place, ``x`` is one token and looks at all that are in the cache; without, at ``x`` alone.
+        ``last``, their place, ``x`` is one token of each text, all at that place, and looks at all that are in the
+        cache; without, at ``x`` alone.
         """
         B, T, C = x.shape
         qkv = self._linear(ops.linear, self.attn["c_attn"], self._norm(self.ln_1, x))
@@ -49,8 +50,7 @@ class TransformerBlock(nn.Module):
                 kv[:, :, :, :T] = qkv[:, :, 1:].permute(2, 0, 3, 1, 4)
             y = ops.attention(qkv)
         else:
-            place = last.expand(2, *kv.shape[1:3], 1, kv.shape[4])
-            kv.scatter_(3, place, qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
+            kv.index_copy_(3, last[0].view(1), qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
             y = ops.attention_decode(qkv[:, 0, 0].unsqueeze(2), kv[0], kv[1], last)
         x = self._linear(ops.linear_residual, self.attn["c_proj"], y.view(B, T, C), x)
         h = self._norm(self.ln_2, x)
