@@ -18,18 +18,32 @@ from evaluator.timing.timer import MODEL
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Measurement, Trial
-from knowledge_base.snf.everyday import everyday
+from knowledge_base.snf import parse
+from knowledge_base.snf.canonical import canonical
 from knowledge_base.store import Store
 
-SOURCE = Path(__file__).parents[1] / "evaluator" / "kernels" / "attention.py"
 CHIP = chip("rtx5070")
-TASK = everyday("attention_qkv", B=1, H=2, T=20)
+TASK = canonical(parse("M, D = 20, 16\nD in (16, 32)\nx: f32[M, D]\ny = Softmax(x)"))
+SOURCE = """
+import cuda.tile as ct
+
+@ct.kernel
+def rows(x, y, D: ct.Constant[int]):
+    i = ct.bid(0)
+    tile = ct.load(x, (i, 0), (8, D), padding_mode=ct.PaddingMode.ZERO)
+    tile = ct.exp(tile - ct.max(tile, axis=1, keepdims=True))
+    ct.store(y, (i, 0), tile / ct.sum(tile, axis=1, keepdims=True))
+
+def launch(stream, x, y):
+    M, D = x.shape
+    ct.launch(stream, (ct.cdiv(M, 8),), rows, (x, y, D))
+"""
 
 
 @pytest.fixture(scope="module")
 def judged(oracle: Oracle) -> tuple[Trial, Plans]:
-    """A correct trial with several plans: the kernel pins the head width."""
-    trial, plans = begin(Candidate(source=SOURCE.read_text(), task=TASK.identity), TASK, CHIP), Plans()
+    """A correct trial with several plans: the kernel pins the width of a row."""
+    trial, plans = begin(Candidate(source=SOURCE, task=TASK.identity), TASK, CHIP), Plans()
     return judge(trial, TASK, CHIP, plans=plans, oracle=oracle, seed=5), plans
 
 
@@ -59,7 +73,7 @@ def work(store: Store, oracle: Oracle) -> TaskWork:
         seed=5, run="",
         search_seconds=1.0, cores=1, proposers=(), check_time=lambda: None, check_stopping=lambda: None,
     )  # fmt: skip
-    return TaskWork(context, TASK, "attention_qkv", 1, 1.0)  # type: ignore[arg-type]
+    return TaskWork(context, TASK, TASK.name, 1, 1.0)  # type: ignore[arg-type]
 
 
 def test_plans_come_back_as_they_were_stored(store: Store, judged: tuple[Trial, Plans]) -> None:
