@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from kernels_generated.runtime import backend as backends
 from kernels_generated.runtime.backend import Backend, NoKernel, Run
@@ -226,6 +227,8 @@ class Operator:
                 return (None, *backward(ctx, ctx.needs_input_grad[1:], *gradients))
 
         def call(keys: Any, *arguments: Any) -> Any:
+            if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+                return self._transformed(arguments)
             if torch.is_grad_enabled():
                 for one in arguments[:count]:
                     if one.requires_grad:
@@ -233,6 +236,18 @@ class Operator:
             return below(keys, arguments)
 
         return call
+
+    def _transformed(self, arguments: Sequence[Any]) -> Any:
+        """The reference, in float32 as for the backward pass: each of its steps has whatever rule is asked for.
+
+        A kernel has none of torch.func's, nor for forward-mode derivatives, which would be lost without a word.
+        """
+        tensors = arguments[: self._count]
+        wide = torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
+        dtypes, sizes = self.interface.dtypes(tensors), self.interface.sizes(tensors, arguments[self._count :])
+        given = [one.to(wide) if one.dtype in FLOATS else one for one in tensors]
+        made = self._evaluated([*given, *arguments[self._count :]], sizes)
+        return _returned([one.to(dtype) for one, dtype in zip(made, dtypes, strict=True)])
 
     def _backward(self, ctx: Any, asked: Sequence[bool], *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The reference's gradients, computed in float32 (of float64 arguments in float64) and rounded once."""

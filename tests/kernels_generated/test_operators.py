@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from device_double import DeviceDouble
 from operator_arguments import KERNELS, OPERATORS, SIZES, given, near, wide
+from torch.autograd import forward_ad
 
 from evaluator import emulator
 from kernels_generated import ops
@@ -343,6 +344,33 @@ def test_gradients_have_gradients() -> None:
                  for one in given("layernorm", torch.float64)]  # fmt: skip
     assert torch.autograd.gradcheck(ops.layernorm, arguments)
     assert torch.autograd.gradgradcheck(ops.layernorm, arguments)
+
+
+def _dual(f: Any, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.cos(x)), w, b)).tangent
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda f, x, w, b: torch.func.jvp(lambda x: f(x, w, b), (x,), (torch.cos(x),))[1],
+        lambda f, x, w, b: torch.func.jacfwd(f, argnums=1)(x, w, b),
+        lambda f, x, w, b: torch.func.grad(lambda w: f(x, w, b).sum())(w),
+        lambda f, x, w, b: torch.func.vmap(torch.func.grad(lambda x: f(x, w, b).sum()))(x),
+        lambda f, x, w, b: torch.func.hessian(lambda b: f(x, w, b).sum())(b),
+        lambda f, x, w, b: torch.func.vmap(lambda w: f(x, w, b))(torch.stack([w, 2 * w])),
+        _dual,
+    ],
+    ids=["jvp", "jacfwd", "grad", "vmap of grad", "hessian", "vmap", "dual numbers"],
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_functions_of_functions_are_those_of_pytorch(transformed: Any) -> None:
+    """Also forward-mode derivatives, which an operator without a rule for them would make 0."""
+    x, w, b = given("linear_gelu", torch.float32, M=3, N=5, K=8)
+    plain = transformed(lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"), x, w, b)
+    assert plain.abs().max() > 0.01
+    torch.testing.assert_close(transformed(ops.linear_gelu, x, w, b), plain)
 
 
 # ---------------------------------------------------------------------------------------------------- torch.compile
