@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,9 +106,6 @@ def decoding(model: gpt2.GPT, mode: str, prompt: int = 64, count: int = 200) -> 
         torch._dynamo.mark_static_address(kv)  # as a module's buffer would be: else nothing of it is a CUDA graph
         return kv
 
-    def ours() -> Iterator[torch.Tensor]:
-        yield from model.stream(idx, count + 1, temperature=0)
-
     def cut() -> Iterator[torch.Tensor]:
         kv, token = empty(), idx[:, :1]
         for place in range(prompt, prompt + count + 1):
@@ -124,7 +122,10 @@ def decoding(model: gpt2.GPT, mode: str, prompt: int = 64, count: int = 200) -> 
             token = masked(model, token, kv, place).clone()
             place += 1
 
-    ways = {"ours": ours, "eager": cut, **({mode: compiled} if mode != "none" else {})}
+    ours = partial(model.stream, idx, count + 1, temperature=0)
+    ways: dict[str, Callable[[], Iterator[torch.Tensor]]] = {"ours": ours, "eager": cut}
+    if mode != "none":
+        ways[mode] = compiled
     found: dict[str, float] = dict.fromkeys(ways, 0.0)
     for _ in range(3):
         for name, way in ways.items():

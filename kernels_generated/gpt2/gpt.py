@@ -16,8 +16,8 @@ from kernels_generated import ops
 from .config import GPTConfig
 from .decoding import KVCache, RecordedStep
 
-# So many tokens that are left pay for the recording: it takes as long as one or two eager ones (on an H200's host 4 to
-# 8 ms, a token 3), and what is recorded a seventh of one.
+# Tokens that have to be left for recording one's work to pay: recording takes as long as one to three tokens' work does
+# eagerly (on an H200's host 4 to 8 ms, a token 3), and replaying a seventh of that (0.46 ms).
 WORTH_RECORDING = 4
 
 
@@ -170,17 +170,18 @@ class GPT(nn.Module):
         generator: torch.Generator | None,
     ) -> Iterator[torch.Tensor]:
         most, T = self.config.block_size, idx.shape[1]
-        last = T + max_new_tokens
+        length = T + max_new_tokens
         text = torch.cat([idx, idx.new_zeros(len(idx), max_new_tokens)], dim=1)
-        cache = KVCache(self.config, len(idx), min(most, -(-last // 64) * 64), self.wte.weight)
+        cache = KVCache(self.config, len(idx), min(most, -(-length // 64) * 64), self.wte.weight)
         step: Callable[[torch.Tensor], torch.Tensor] = functools.partial(self._next, cache=cache)
         token = idx[:, -1]
-        for end in range(T, last):
+        for end in range(T, length):
             if end == T or end > most:  # beyond it every token's position has changed
                 seen = text[:, max(0, end - most) : end]
                 logits = self._logits(self._blocks(seen, cache if end == T else None)[:, -1])
             else:
-                if end == T + 2 and idx.is_cuda and min(last, most + 1) - end >= WORTH_RECORDING:
+                # the step before this one has chosen and loaded its kernels
+                if end == T + 2 and idx.is_cuda and min(length, most + 1) - end >= WORTH_RECORDING:
                     step = RecordedStep(step, token[:, None])
                 logits = step(token[:, None])
             token = _drawn(logits.float(), temperature, top_k, generator)

@@ -243,7 +243,7 @@ class Operator:
         A kernel has none of torch.func's, nor for forward-mode derivatives, which would be lost without a word.
         """
         tensors = arguments[: self._count]
-        wide = torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
+        wide = _wide(tensors)
         dtypes, sizes = self.interface.dtypes(tensors), self.interface.sizes(tensors, arguments[self._count :])
         given = [one.to(wide) if one.dtype in FLOATS else one for one in tensors]
         made = self._evaluated([*given, *arguments[self._count :]], sizes)
@@ -253,7 +253,7 @@ class Operator:
         """The reference's gradients, computed in float32 (of float64 arguments in float64) and rounded once."""
         again = torch.is_grad_enabled()  # the gradients' own gradients will be asked for
         saved = ctx.saved_tensors
-        wide = torch.float64 if any(one.dtype == torch.float64 for one in saved) else torch.float32
+        wide = _wide(saved)
         with torch.enable_grad():
             given, wanted = [], []
             for one, needed in zip(saved, asked, strict=False):
@@ -407,6 +407,11 @@ def _flattened(tensor: torch.Tensor, leading: int) -> tuple[int, ...] | None:
             return None
         expected = stride * n
     return (one if one is not None else math.prod(shape[leading:]), *strides[leading:])
+
+
+def _wide(tensors: Sequence[torch.Tensor]) -> torch.dtype:
+    """In which derivatives are computed."""
+    return torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
 
 
 def _warn(message: str) -> None:

@@ -11,7 +11,7 @@ from .body import Frame, Tile
 from .groups import Group
 from .index import ZERO, At, Axis, along, broadcast_at
 from .kernels import KernelText, blocks_of, grid_axes, store_all
-from .primitives import Prim, operand_dtype
+from .primitives import Prim, accumulator_dtype, operand_dtype
 from .writer import KernelWriter
 
 
@@ -102,7 +102,7 @@ def _tile_of(writer: KernelWriter, group: Group, columns: Axis, anchors: Sequenc
     names = ("acc",) if len(anchors) == 1 else ("acc1", "acc2")
     accumulators = dict(zip(anchors, names, strict=True))
     dtype = operand_dtype([x for anchor in anchors for x in anchor.args])
-    acc_dtype = "f64" if dtype == "f64" else "f32"
+    acc_dtype = accumulator_dtype(dtype)
     for acc in accumulators.values():
         writer.line(f"{acc} = ct.zeros(({tm}, {tn}), {CT_DTYPES[acc_dtype]})")
     out_at = group_at(group, columns)

@@ -202,6 +202,11 @@ def operand_dtype(operands: Sequence[Prim]) -> str:
     return "f64"  # integers: exact up to 2^53
 
 
+def accumulator_dtype(operands: str) -> str:
+    """The dtype in which products of operands of a dtype are summed."""
+    return "f64" if operands == "f64" else "f32"
+
+
 def from_graph(graph: Graph) -> tuple[Primitives, dict[str, Prim]]:
     """The primitives of ``graph`` and the one for each of its values, by name."""
     made = Primitives()

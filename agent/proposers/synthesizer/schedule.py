@@ -19,7 +19,7 @@ from knowledge_base.snf.graph import FLOATS, Graph
 from .groups import Group, Schedule, Stored, Workspace, axes_of, below, fit, move_last, peel, roles, see_flat
 from .index import ZERO, At, Axis, Index, along
 from .patterns import attention_parts, between_matmul_and
-from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, from_graph, operand_dtype
+from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, accumulator_dtype, from_graph, operand_dtype
 
 # A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
 WIDEST_HEAD = 256
@@ -352,7 +352,7 @@ class _Scheduler:
         right = made.permute(b, (*range(rank - 2), rank - 1, rank - 2))
         if rank > 2:
             right = made.make("reshape", [right], (*right.shape[:-2], 1, *right.shape[-2:]), b.dtype, b.name)
-        work = "f64" if operand_dtype((a, b)) == "f64" else "f32"
+        work = accumulator_dtype(operand_dtype((a, b)))
         products = made.elementwise("mul", [left, right], work, "products")
         made.inner.add(products)
         kept = made.reduce("sum", products, len(products.shape) - 1, work, v.name)
