@@ -20,9 +20,10 @@ from typing import Any
 
 from kernels_generated.runtime.manifest import MANIFEST, read_manifest
 
-from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered
+from .interface import FLOATS
+from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered, warn_caller
 
-__all__ = ["NAMESPACE", "ThroughPyTorch", "operators"]
+__all__ = ["FLOATS", "NAMESPACE", "Operator", "ThroughPyTorch", "operators", "warn_caller"]
 
 _HOME = Path(__file__).resolve().parents[1]
 _OPERATORS = gathered({path.parent.name: read_manifest(path.parent) for path in sorted(_HOME.glob(f"*/{MANIFEST}"))})

@@ -34,7 +34,7 @@ NAMESPACE = "tilewright"
 REMEMBERED = 4096  # signatures of an operator; a program with more of them chooses anew
 ALIGNMENT = 16  # bytes: what kernels were compiled for, and what PyTorch's own allocations exceed
 
-_INSIDE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))  # whose lines nobody is warned at
+_INSIDE = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))  # whose lines nobody is warned at
 
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 
@@ -65,6 +65,11 @@ class Operator:
         _LIBRARY.impl(self.name, self._differentiable(), "Autograd", with_keyset=True)
         for device_type, key in (("cuda", "AutocastCUDA"), ("cpu", "AutocastCPU")):
             _LIBRARY.impl(self.name, self._autocast(device_type, key), key)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether it multiplies matrices."""
+        return self.manifests[0].contraction
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -127,12 +132,7 @@ class Operator:
     ) -> Call:
         """The best kernel's call.  Raises NoKernel."""
         backend = _backend(device)
-        manifest = self.interface.variants.get(tuple(tensor.dtype for tensor in tensors))
-        if manifest is None:
-            *some, last = sorted({str(one) for found in self.interface.variants for one in found if one in FLOATS})
-            here = f"{', '.join(some)} and {last}" if some else last
-            dtype = next(tensor.dtype for tensor in tensors if tensor.dtype in FLOATS)
-            raise NoKernel(f"its kernels are for {here}, not {dtype}")
+        manifest = self._manifest(tuple(tensor.dtype for tensor in tensors))
         reasons = []
         for winner, plan in applicable(manifest, backend.arch, backend.num_sms, sizes.dims):
             try:
@@ -150,14 +150,28 @@ class Operator:
             own = [buffer for buffer in bound.buffers if buffer.role == "workspace"]
             return _Planned(self, run, copied, self._made(sizes, dtypes), own, device)
         if not reasons:
-            archs = sorted({winner.arch for winner in manifest.winners})
+            _known(manifest, backend)
             shown = ", ".join(f"{dim}={n}" for dim, n in sizes.dims.items())
-            reasons = [
-                f"no kernel of its is for {shown}"
-                if backend.arch in archs
-                else f"its kernels are for {' and '.join(archs)}, this is {backend.arch}"
-            ]
+            reasons = [f"no kernel of its is for {shown}"]
         raise NoKernel("; ".join(reasons))
+
+    def lacks(self, dtypes: tuple[torch.dtype, ...], device: torch.device) -> str:
+        """Why no kernel of its runs there for arguments of these dtypes, whatever their sizes; empty where some do."""
+        try:
+            _known(self._manifest(dtypes), _backend(device))
+        except NoKernel as reason:
+            return str(reason)
+        return ""
+
+    def _manifest(self, dtypes: tuple[torch.dtype, ...]) -> Manifest:
+        """Raises NoKernel."""
+        manifest = self.interface.variants.get(dtypes)
+        if manifest is None:
+            *some, last = sorted({str(one) for found in self.interface.variants for one in found if one in FLOATS})
+            here = f"{', '.join(some)} and {last}" if some else last
+            dtype = next(dtype for dtype in dtypes if dtype in FLOATS)
+            raise NoKernel(f"its kernels are for {here}, not {dtype}")
+        return manifest
 
     def _made(self, sizes: Sizes, dtypes: Sequence[torch.dtype]) -> list[tuple[tuple[Any, ...], torch.dtype]]:
         """Shape and dtype of each output."""
@@ -196,7 +210,7 @@ class Operator:
     def _say(self, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            _warn(f"{self.name} runs through PyTorch: {reason}")
+            warn_caller(f"{self.name} runs through PyTorch: {reason}")
 
     # ------------------------------------------------------------------------------------------------ gradients
 
@@ -280,12 +294,11 @@ class Operator:
     def _autocast(self, device_type: str, key: str) -> Callable[..., Any]:
         """Under automatic mixed precision: matrix products in its dtype, all else in the widest of the arguments'."""
         without = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-        contraction = self.manifests[0].contraction
 
         def cast(*arguments: Any) -> Any:
             floats = [one.dtype for one in arguments if isinstance(one, torch.Tensor) and one.dtype in FLOATS]
             to = torch.get_autocast_dtype(device_type)
-            if torch.float64 in floats or not contraction:
+            if torch.float64 in floats or not self.contracts:
                 to = floats[0] if floats else to
                 for dtype in floats[1:]:
                     to = torch.promote_types(to, dtype)
@@ -378,6 +391,13 @@ def _backend(device: torch.device) -> Backend:
     return found
 
 
+def _known(manifest: Manifest, backend: Backend) -> None:
+    """Raises NoKernel where no winner is for the backend's architecture."""
+    archs = sorted({winner.arch for winner in manifest.winners})
+    if backend.arch not in archs:
+        raise NoKernel(f"its kernels are for {' and '.join(archs)}, this is {backend.arch}")
+
+
 def _in_place(
     plan: LaunchPlan, bound: BoundPlan, buffer: str, tensor: torch.Tensor, leading: int | None
 ) -> BoundPlan | None:
@@ -414,8 +434,8 @@ def _wide(tensors: Sequence[torch.Tensor]) -> torch.dtype:
     return torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
 
 
-def _warn(message: str) -> None:
-    """Warns at the line that called the operator: the first one outside PyTorch and this package."""
+def warn_caller(message: str) -> None:
+    """Warns (``ThroughPyTorch``) at the line that called an operator or a model: outside PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back

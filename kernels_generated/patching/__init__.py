@@ -1,0 +1,16 @@
+"""A model that is already there, on generated kernels: its modules that an operator computes are replaced by it.
+
+    import kernels_generated
+
+    print(kernels_generated.patch(model, example))     # what was replaced, what was not, and why
+    kernels_generated.unpatch(model)
+
+docs/patching.md has the details.
+"""
+
+from __future__ import annotations
+
+from .patched import patch, unpatch
+from .summary import Patched, PatchedModule
+
+__all__ = ["Patched", "PatchedModule", "patch", "unpatch"]

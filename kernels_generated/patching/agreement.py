@@ -1,0 +1,100 @@
+"""A model run twice on one example: as it was, and with operators in place of its modules."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+# The largest root-mean-square difference, relative to the outputs as they were, by the least precise dtype of the
+# parameters: of one module, and of the model, whose layers carry each other's rounding on.
+ONE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
+WHOLE = {torch.bfloat16: 5e-2, torch.float16: 1e-2, torch.float32: 1e-4}
+AT_ONCE = 1 << 22  # elements that are compared at a time, in float64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may differ: one module's output, and the model's; and the dtype whose rounding that is, in words."""
+
+    one: float
+    whole: float
+    dtype: str
+
+
+def limits(model: nn.Module) -> Limits:
+    held = {one.dtype for one in (*model.parameters(), *model.buffers())}
+    least = next((dtype for dtype in ONE if dtype in held), torch.float32)
+    return Limits(ONE[least], WHOLE[least], str(least).removeprefix("torch."))
+
+
+def run(model: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The model's floating-point outputs by their paths, in evaluation mode; arguments and random state stay.
+
+    Raises ValueError where there are none.
+    """
+    with torch.no_grad(), _evaluating(model), torch.random.fork_rng(_cards(model, given, named)):
+        torch.manual_seed(0)
+        made = model(*_copied(given), **_copied(named))
+        found = {}
+        for path, leaf in pytree.tree_flatten_with_path(made)[0]:
+            if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+                found[pytree.keystr(path)] = leaf.detach().clone()
+    if not found:
+        raise ValueError(
+            f"the model returns no floating-point tensors that could be compared, but {type(made).__name__}"
+        )
+    return found
+
+
+def difference(before: torch.Tensor, after: Any) -> float:
+    """Root mean square of the difference, relative to that of ``before``; infinite where shapes or dtypes differ.
+
+    What is not finite has to be so in both.
+    """
+    if not isinstance(after, torch.Tensor) or (after.shape, after.dtype) != (before.shape, before.dtype):
+        return math.inf
+    if before.is_complex():
+        before, after = torch.view_as_real(before), torch.view_as_real(after)
+    off = size = 0.0
+    for a, b in zip(before.reshape(-1).split(AT_ONCE), after.reshape(-1).split(AT_ONCE), strict=True):
+        finite = torch.isfinite(a)
+        if not torch.equal(finite, torch.isfinite(b)):
+            return math.inf
+        if not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
+            return math.inf
+        wide = a[finite].double()
+        off += float((b[finite].double() - wide).square().sum())
+        size += float(wide.square().sum())
+    return math.sqrt(off / size) if size else (math.inf if off else 0.0)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, and without statistics that a run in training would change."""
+    before = [(module, module.training) for module in model.modules()]
+    for module, _ in before:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _cards(model: nn.Module, *arguments: Any) -> list[int]:
+    """The GPUs whose random numbers may be drawn."""
+    tensors = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(arguments))
+    return sorted({one.get_device() for one in tensors if isinstance(one, torch.Tensor) and one.is_cuda})
+
+
+def _copied(arguments: Any) -> Any:
+    """What the model may write to, such as a cache of keys and values, is the caller's no more."""
+    return pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else copy.deepcopy(one), arguments)

@@ -1,0 +1,183 @@
+"""Patching a model and taking that back: what is replaced, and that the model still computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as changed
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from kernels_generated.ops import operators
+
+from .agreement import Limits, difference, limits, run
+from .recognition import Form, Unrecognised, recognised
+from .replaced import declined, is_replaced, replace, restore
+from .summary import Patched, PatchedModule
+
+FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
+
+
+def patch(model: nn.Module, *example: Any, check: bool = True, **named: Any) -> Patched:
+    """Replaces the modules of ``model`` that compute what an operator computes, in place.
+
+    model: of any origin; its parameters stay as they are and where they are.
+    example, named: what the model is called with, in copies, to compare its outputs with those that it had before.
+    check: False leaves that out, and needs no example.
+
+    Raises RuntimeError where a module or the outputs differ by more than rounding, TypeError or ValueError for what
+    cannot be patched or compared; nothing of the model is patched then.
+    """
+    _patchable(model)
+    if check and not example and not named:
+        raise TypeError(
+            "patch(model, *example): give what the model is called with, as its outputs are compared with those it had "
+            "before; patch(model, check=False) does not compare"
+        )
+    unpatch(model)
+    before = run(model, example, named) if check else {}
+    errors: dict[str, float] = {}
+    try:
+        modules = _replaced(model, _device(model, example, named))
+        if check:
+            seen, after = _watched(model, modules, example, named)
+            modules = _held(modules, seen, limits(model))
+            errors = _compared(before, after, limits(model))
+    except BaseException:
+        unpatch(model)
+        raise
+    return Patched(type(model).__name__, tuple(modules), errors, limits(model).whole)
+
+
+def unpatch(model: nn.Module) -> None:
+    """Has each module of ``model`` compute by itself again.
+
+    Raises TypeError, before anything is changed, where the class of a patched module was changed since.
+    """
+    for name, module in model.named_modules():
+        if hasattr(type(module), "tilewright") and not is_replaced(module):
+            raise TypeError(
+                f"unpatch(): {_called(name)} became a {type(module).__name__} since it was patched: take that back "
+                "first (torch.nn.utils.parametrize.remove_parametrizations, if it was parametrized)"
+            )
+    for module in model.modules():
+        restore(module)
+
+
+def _patchable(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"patch(): expected a torch.nn.Module, but got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "patch(): a ScriptModule runs no Python, so nothing in it can be replaced: patch what was scripted"
+        )
+    if hasattr(model, "_orig_mod"):
+        raise TypeError("patch(): this model is compiled: patch the one that was, then compile that")
+
+
+def _called(name: str) -> str:
+    return name or "the model itself"
+
+
+def _device(model: nn.Module, *arguments: Any) -> torch.device:
+    """Where modules without parameters are taken to compute."""
+    tensors = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(arguments))
+    return next((one.device for one in tensors if isinstance(one, torch.Tensor)), torch.device("cpu"))
+
+
+def _replaced(model: nn.Module, device: torch.device) -> list[PatchedModule]:
+    """All modules that compute something; those that an operator stands for are replaced now."""
+    modules = []
+    known: dict[Any, Form | str] = {}
+    for name, module in list(model.named_modules()):
+        if module._modules and not module._parameters:
+            continue  # what it does its parts do, or functions that nobody replaces
+        kind = type(module).__name__
+        try:
+            form = recognised(module, known)
+        except Unrecognised as reason:
+            modules.append(PatchedModule(name, kind, "", str(reason)))
+            continue
+        lacking = _lacking(module, form, device)
+        if not lacking:
+            replace(module, form)
+        modules.append(PatchedModule(name, kind, "" if lacking else form.operator, lacking))
+    return modules
+
+
+def _lacking(module: nn.Module, form: Form, device: torch.device) -> str:
+    """Why there is no kernel for the module where it lies, though an operator computes the same."""
+    operator = operators()[form.operator]
+    parameters = [one for one in module._parameters.values() if one is not None]
+    if not parameters:  # an activation: its dtype is its input's
+        return operator.lacks(next(iter(operator.interface.variants)), device)
+    dtype = parameters[0].dtype
+    if operator.contracts and dtype == torch.float32:
+        return FLOAT32
+    return operator.lacks((dtype,) * (1 + len(parameters)), parameters[0].device)
+
+
+def _watched(
+    model: nn.Module, modules: Sequence[PatchedModule], example: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[dict[str, list[float | str]], dict[str, torch.Tensor]]:
+    """The model run once more: of each call of a replaced module, how it differs from the module's own forward or why
+    it was that; and the outputs by their paths."""
+    seen: dict[str, list[float | str]] = {}
+
+    def watching(name: str, own: Callable[..., Any]) -> Callable[..., None]:
+        def hook(module: nn.Module, given: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
+            reason = declined(module, given, kwargs)
+            seen.setdefault(name, []).append(reason or difference(own(module, *given, **kwargs), made))
+
+        return hook
+
+    parts = dict(model.named_modules())
+    hooks = []
+    for one in modules:
+        if one.operator:
+            own = type(parts[one.name]).tilewright.own  # type: ignore[attr-defined]
+            watch = watching(one.name, own)
+            hooks.append(parts[one.name].register_forward_hook(watch, with_kwargs=True, prepend=True))
+    try:
+        return seen, run(model, example, named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _held(
+    modules: Sequence[PatchedModule], seen: Mapping[str, Sequence[float | str]], limit: Limits
+) -> list[PatchedModule]:
+    """The modules with what was seen of each.  Raises RuntimeError where one differs by more than rounding."""
+    found = []
+    for one in modules:
+        if one.operator:
+            calls = seen.get(one.name, ["the example did not call it"])
+            error = max((each for each in calls if isinstance(each, float)), default=None)
+            if error is not None and error > limit.one:
+                raise RuntimeError(
+                    f"patch(): {_called(one.name)} ({one.kind}) and {one.operator} give what differs by "
+                    f"{error:.1e}, where rounding in {limit.dtype} is at most {limit.one:.0e}; nothing is patched"
+                )
+            reason = next((each for each in calls if isinstance(each, str)), "")
+            one = changed(one, reason=reason, error=error)
+        found.append(one)
+    return found
+
+
+def _compared(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], limit: Limits) -> dict[str, float]:
+    """How the outputs differ, by their paths.  Raises RuntimeError where that is more than rounding."""
+    errors = {path: difference(before[path], after[path]) for path in before.keys() & after.keys()}
+    if before.keys() != after.keys():
+        raise RuntimeError(
+            f"patch(): the outputs were {', '.join(before)}, and are {', '.join(after)}; nothing is patched"
+        )
+    worst = max(errors, key=lambda path: errors[path])
+    if errors[worst] > limit.whole:
+        raise RuntimeError(
+            f"patch(): the model's output{worst and ' '}{worst} differs by {errors[worst]:.1e} from what it was, where "
+            f"rounding in {limit.dtype} is at most {limit.whole:.0e}; nothing is patched"
+        )
+    return errors

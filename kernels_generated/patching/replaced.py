@@ -1,0 +1,143 @@
+"""Modules whose forward is an operator: of a class made for it, which holds each call to what was recognised.
+
+The class of a module is changed, as PyTorch's own parametrizations do it, and nothing of the module itself: parameters,
+hooks and names stay, and a copy, a pickle or a replica of the module has the class too.  What a call has that
+recognition did not see (another dtype, a gradient, another setting) takes it to the module's own forward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernels_generated.ops import operators, warn_caller
+from kernels_generated.runtime import backend as backends
+
+from .recognition import Form
+
+EXACT = (torch.Tensor, nn.Parameter)  # a class of its own may compute what it likes
+GRADIENTS = "gradients are recorded"
+
+
+def replace(module: nn.Module, form: Form) -> None:
+    """Gives the module a class of its class's whose forward is the form's operator."""
+    module.__class__ = _replacing(type(module), form)
+
+
+def restore(module: nn.Module) -> None:
+    """Gives the module its own class again, where that was replaced."""
+    if is_replaced(module):
+        module.__class__ = type(module).tilewright.base  # type: ignore[attr-defined]
+
+
+def is_replaced(module: nn.Module) -> bool:
+    return "tilewright" in vars(type(module))
+
+
+def declined(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """Why a replaced module computes such a call itself; empty where its operator does."""
+    operands = type(module).tilewright.operands(module, given, named)  # type: ignore[attr-defined]
+    return operands if isinstance(operands, str) else ""
+
+
+@functools.cache
+def _replacing(base: Any, form: Form) -> type[nn.Module]:
+    """The class of modules of the class ``base`` that have this form; one for all of them, as pickles name it."""
+    replacement = _Replacement(base, form)
+    call, own = replacement.operator.packet.default, base.forward
+
+    @functools.wraps(own)
+    def forward(self: nn.Module, *given: Any, **named: Any) -> Any:
+        operands = replacement.operands(self, given, named)
+        if not isinstance(operands, str):
+            return call(*operands)
+        if operands == GRADIENTS and not torch.compiler.is_compiling():
+            _warn_of_gradients()
+        return base.forward(self, *given, **named)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        reduced: Any = base.__reduce_ex__(self, protocol)
+        make, arguments, *rest = reduced
+        own_class = tuple(base if one is replacement.made else one for one in arguments)
+        return (_revived, (form, make, own_class), *rest)
+
+    members = {
+        "forward": forward, "__reduce_ex__": reduce, "__module__": __name__, "__doc__": base.__doc__,
+        "tilewright": replacement,
+    }  # fmt: skip
+    replacement.made = type(f"Patched{base.__name__}", (base,), members)
+    return replacement.made
+
+
+def _revived(form: Form, make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
+    """What a pickle or a copy of a replaced module begins with; its state is set after."""
+    module = make(*arguments)
+    replace(module, form)
+    return module
+
+
+class _Replacement:
+    """What the class of replaced modules knows.  made: that class.  base: the modules' own."""
+
+    made: type[nn.Module]
+
+    def __init__(self, base: type[nn.Module], form: Form) -> None:
+        self.base, self.own, self.form = base, base.forward, form
+        self.operator = operators()[form.operator]
+        first, *others = self.operator.interface.tensors
+        self.width = first.shape[1]
+        self.shapes = tuple(tuple(one.shape) for one in others)
+        self.dtypes = frozenset(self.operator.interface.variants)
+
+    def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
+        """The operator's arguments; where it does not compute what the module would, why not."""
+        if type(module) is not self.made or self.base.forward is not self.own:
+            return "its class was changed"
+        if len(given) != 1 or named:
+            return "it was called with other arguments than one tensor"
+        tensors = [given[0], *(getattr(module, name) for name in self.form.parameters)]
+        if not all(type(one) in EXACT for one in tensors):
+            return "not all of its tensors are plain ones"
+        for name, value in self.form.settings:
+            if getattr(module, name) != value:
+                return f"its {name} is not {value} any more"
+        x, device = tensors[0], tensors[0].device
+        if device.type != "cuda" and backends.installed(device.type) is None:
+            return f"its input is on {device.type}"
+        if any(one.device != device for one in tensors) or any(one.layout is not torch.strided for one in tensors):
+            return "its tensors are not in one place, or not dense"
+        if tuple(one.dtype for one in tensors) not in self.dtypes:
+            return f"its tensors are {', '.join(str(one.dtype).removeprefix('torch.') for one in tensors)}"
+        if torch.is_autocast_enabled(device.type):
+            return "autocast is on"
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+            return GRADIENTS
+        return tensors if self._fits(tensors) else f"its input has the shape {list(x.shape)}"
+
+    def _fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the shapes are the operator's; else the module itself says what is wrong, or broadcasts."""
+        x, *parameters = tensors
+        if x.dim() == 0:
+            return False
+        dims: dict[Any, Any] = {self.width: x.shape[-1]}
+        for shape, one in zip(self.shapes, parameters, strict=True):
+            if one.dim() != len(shape):
+                return False
+            for axis, n in zip(shape, one.shape, strict=True):
+                if dims.setdefault(axis, n) != n:
+                    return False
+        return True
+
+
+def _warn_of_gradients() -> None:
+    if not _warned:
+        _warned.append(True)
+        message = f"patched modules run through PyTorch where {GRADIENTS}: call the model in torch.inference_mode()"
+        warn_caller(message)
+
+
+_warned: list[bool] = []
