@@ -25,7 +25,8 @@ GRADIENTS = "gradients are recorded"
 
 def replace(module: nn.Module, form: Form) -> None:
     """Gives the module a class of its class's whose forward is the form's operator."""
-    module.__class__ = _replacing(type(module), form)
+    own: Any = type(module)
+    module.__class__ = _replacing(own, form)
 
 
 def restore(module: nn.Module) -> None:
