@@ -10,7 +10,7 @@ docs/patching.md has the details.
 
 from __future__ import annotations
 
+from .patch_report import Patched, PatchedModule
 from .patched import patch, unpatch
-from .summary import Patched, PatchedModule
 
 __all__ = ["Patched", "PatchedModule", "patch", "unpatch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
 
@@ -12,10 +13,10 @@ from torch.utils import _pytree as pytree
 
 from kernels_generated.ops import operators
 
-from .agreement import Limits, difference, limits, run
-from .recognition import Form, Unrecognised, recognised
+from .patch_report import Patched, PatchedModule
+from .recognition import Equivalent, Unrecognised, recognised
 from .replaced import declined, is_replaced, replace, restore
-from .summary import Patched, PatchedModule
+from .twice import ONE, WHOLE, difference, limit, run
 
 FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
 
@@ -39,16 +40,19 @@ def patch(model: nn.Module, *example: Any, check: bool = True, **named: Any) -> 
     unpatch(model)
     before = run(model, example, named) if check else {}
     errors: dict[str, float] = {}
+    most = 0.0
     try:
         modules = _replaced(model, _device(model, example, named))
         if check:
             seen, after = _watched(model, modules, example, named)
-            modules = _held(modules, seen, limits(model))
-            errors = _compared(before, after, limits(model))
+            modules = _held(modules, seen)
+            computed = (call.dtype for calls in seen.values() for call in calls)
+            most = limit(WHOLE, (*computed, *(one.dtype for one in (*model.parameters(), *before.values()))))
+            errors = _compared(before, after, most)
     except BaseException:
         unpatch(model)
         raise
-    return Patched(type(model).__name__, tuple(modules), errors, limits(model).whole)
+    return Patched(type(model).__name__, tuple(modules), errors, most)
 
 
 def unpatch(model: nn.Module) -> None:
@@ -90,26 +94,26 @@ def _device(model: nn.Module, *arguments: Any) -> torch.device:
 def _replaced(model: nn.Module, device: torch.device) -> list[PatchedModule]:
     """All modules that compute something; those that an operator stands for are replaced now."""
     modules = []
-    known: dict[Any, Form | str] = {}
+    known: dict[Any, Equivalent | str] = {}
     for name, module in list(model.named_modules()):
         if module._modules and not module._parameters:
             continue  # what it does its parts do, or functions that nobody replaces
         kind = type(module).__name__
         try:
-            form = recognised(module, known)
+            equivalent = recognised(module, known)
         except Unrecognised as reason:
             modules.append(PatchedModule(name, kind, "", str(reason)))
             continue
-        lacking = _lacking(module, form, device)
+        lacking = _lacking(module, equivalent, device)
         if not lacking:
-            replace(module, form)
-        modules.append(PatchedModule(name, kind, "" if lacking else form.operator, lacking))
+            replace(module, equivalent)
+        modules.append(PatchedModule(name, kind, "" if lacking else equivalent.operator, lacking))
     return modules
 
 
-def _lacking(module: nn.Module, form: Form, device: torch.device) -> str:
+def _lacking(module: nn.Module, equivalent: Equivalent, device: torch.device) -> str:
     """Why there is no kernel for the module where it lies, though an operator computes the same."""
-    operator = operators()[form.operator]
+    operator = operators()[equivalent.operator]
     parameters = [one for one in module._parameters.values() if one is not None]
     if not parameters:  # an activation: its dtype is its input's
         return operator.lacks(next(iter(operator.interface.variants)), device)
@@ -119,17 +123,27 @@ def _lacking(module: nn.Module, form: Form, device: torch.device) -> str:
     return operator.lacks((dtype,) * (1 + len(parameters)), parameters[0].device)
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A replaced module's, in the example.  error: how it differs from the module's own forward.  reason: why it was
+    that.  dtype: of what it gave."""
+
+    error: float | None
+    reason: str
+    dtype: torch.dtype
+
+
 def _watched(
     model: nn.Module, modules: Sequence[PatchedModule], example: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[dict[str, list[float | str]], dict[str, torch.Tensor]]:
-    """The model run once more: of each call of a replaced module, how it differs from the module's own forward or why
-    it was that; and the outputs by their paths."""
-    seen: dict[str, list[float | str]] = {}
+) -> tuple[dict[str, list[_Call]], dict[str, torch.Tensor]]:
+    """The model run once more: the calls of its replaced modules, and its outputs by their paths."""
+    seen: dict[str, list[_Call]] = {}
 
     def watching(name: str, own: Callable[..., Any]) -> Callable[..., None]:
         def hook(module: nn.Module, given: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
             reason = declined(module, given, kwargs)
-            seen.setdefault(name, []).append(reason or difference(own(module, *given, **kwargs), made))
+            error = None if reason else difference(own(module, *given, **kwargs), made)
+            seen.setdefault(name, []).append(_Call(error, reason, made.dtype))
 
         return hook
 
@@ -147,27 +161,28 @@ def _watched(
             hook.remove()
 
 
-def _held(
-    modules: Sequence[PatchedModule], seen: Mapping[str, Sequence[float | str]], limit: Limits
-) -> list[PatchedModule]:
+def _held(modules: Sequence[PatchedModule], seen: Mapping[str, Sequence[_Call]]) -> list[PatchedModule]:
     """The modules with what was seen of each.  Raises RuntimeError where one differs by more than rounding."""
     found = []
     for one in modules:
         if one.operator:
-            calls = seen.get(one.name, ["the example did not call it"])
-            error = max((each for each in calls if isinstance(each, float)), default=None)
-            if error is not None and error > limit.one:
+            calls = seen.get(one.name, [])
+            error = max((call.error for call in calls if call.error is not None), default=None)
+            most = limit(ONE, (call.dtype for call in calls))
+            if error is not None and error > most:
                 raise RuntimeError(
                     f"patch(): {_called(one.name)} ({one.kind}) and {one.operator} give what differs by "
-                    f"{error:.1e}, where rounding in {limit.dtype} is at most {limit.one:.0e}; nothing is patched"
+                    f"{error:.1e}, where rounding is at most {most:.0e}; nothing is patched"
                 )
-            reason = next((each for each in calls if isinstance(each, str)), "")
+            reason = next((call.reason for call in calls if call.reason), "")
+            if not calls:
+                reason = "the example did not call it"
             one = changed(one, reason=reason, error=error)
         found.append(one)
     return found
 
 
-def _compared(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], limit: Limits) -> dict[str, float]:
+def _compared(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], most: float) -> dict[str, float]:
     """How the outputs differ, by their paths.  Raises RuntimeError where that is more than rounding."""
     errors = {path: difference(before[path], after[path]) for path in before.keys() & after.keys()}
     if before.keys() != after.keys():
@@ -175,9 +190,9 @@ def _compared(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tens
             f"patch(): the outputs were {', '.join(before)}, and are {', '.join(after)}; nothing is patched"
         )
     worst = max(errors, key=lambda path: errors[path])
-    if errors[worst] > limit.whole:
+    if errors[worst] > most:
         raise RuntimeError(
             f"patch(): the model's output{worst and ' '}{worst} differs by {errors[worst]:.1e} from what it was, where "
-            f"rounding in {limit.dtype} is at most {limit.whole:.0e}; nothing is patched"
+            f"rounding is at most {most:.0e}; nothing is patched"
         )
     return errors

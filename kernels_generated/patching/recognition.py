@@ -44,7 +44,7 @@ _INTERNALS = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True)
-class Form:
+class Equivalent:
     """An operator in place of a module's forward.
 
     parameters: the module's, in the operator's order.  settings: what else the module held when it was recognised.
@@ -59,8 +59,8 @@ class Unrecognised(Exception):
     """A module that no operator stands for; the message says why."""
 
 
-def recognised(module: nn.Module, known: dict[Any, Form | str]) -> Form:
-    """Its form.  ``known`` remembers modules that are alike.  Raises Unrecognised."""
+def recognised(module: nn.Module, known: dict[Any, Equivalent | str]) -> Equivalent:
+    """Its equivalent.  ``known`` remembers modules that are alike.  Raises Unrecognised."""
     settings = _settings(module)
     parameters = {name: one for name, one in module._parameters.items() if one is not None}
     for name, one in parameters.items():
@@ -74,7 +74,7 @@ def recognised(module: nn.Module, known: dict[Any, Form | str]) -> Form:
     key = (type(module), type(module).forward, settings, tuple(absent), shapes)
     if key not in known:
         try:
-            known[key] = _form(module, dict(shapes), (*settings, *absent))
+            known[key] = _equivalent(module, dict(shapes), (*settings, *absent))
         except Unrecognised as reason:
             known[key] = str(reason)
     found = known[key]
@@ -94,12 +94,14 @@ def _settings(module: nn.Module) -> tuple[tuple[str, Any], ...]:
         raise Unrecognised("its forward was replaced, on this module alone")
     for name, value in own.items():
         parts = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(part, PLAIN) or part in FUNCTIONS for part in parts):
+        if not all(isinstance(part, PLAIN) or any(part is one for one in FUNCTIONS) for part in parts):
             raise Unrecognised(f"its attribute {name} is a {type(value).__name__}")
     return tuple(own.items())
 
 
-def _form(module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: tuple[tuple[str, Any], ...]) -> Form:
+def _equivalent(
+    module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: tuple[tuple[str, Any], ...]
+) -> Equivalent:
     candidates = list(_candidates(shapes))
     if not candidates:
         raise Unrecognised("no operator takes such parameters")
@@ -113,8 +115,9 @@ def _form(module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: tu
             continue  # the sizes of its parameters stand in what it does
         for operator, order in candidates:
             if _alike(bare, graph, operator, order):
-                return Form(operator.name, order, settings)
-    raise Unrecognised("no operator computes the same")
+                return Equivalent(operator.name, order, settings)
+    numbers = [f"{name}={value}" for name, value in settings if isinstance(value, float)]  # mostly this is why
+    raise Unrecognised(f"no operator computes the same{' with ' if numbers else ''}{', '.join(numbers)}")
 
 
 def _small(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
@@ -195,6 +198,8 @@ def _traced(bare: nn.Module) -> fx.Graph:
         tracer = fx.Tracer(param_shapes_constant=True)
         try:
             graphs.append(tracer.trace(bare))
+        except fx.proxy.TraceError:
+            raise Unrecognised("what it does depends on its input's values or sizes") from None
         except Exception as error:  # the forward runs in it
             raise Unrecognised(
                 f"its forward is not traced: {str(error).splitlines()[0] if str(error) else error!r}"

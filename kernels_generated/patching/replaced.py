@@ -17,16 +17,16 @@ from torch import nn
 from kernels_generated.ops import operators, warn_caller
 from kernels_generated.runtime import backend as backends
 
-from .recognition import Form
+from .recognition import Equivalent
 
 EXACT = (torch.Tensor, nn.Parameter)  # a class of its own may compute what it likes
 GRADIENTS = "gradients are recorded"
 
 
-def replace(module: nn.Module, form: Form) -> None:
-    """Gives the module a class of its class's whose forward is the form's operator."""
+def replace(module: nn.Module, equivalent: Equivalent) -> None:
+    """Gives the module a class of its class's whose forward is the equivalent's operator."""
     own: Any = type(module)
-    module.__class__ = _replacing(own, form)
+    module.__class__ = _replacing(own, equivalent)
 
 
 def restore(module: nn.Module) -> None:
@@ -46,9 +46,9 @@ def declined(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) 
 
 
 @functools.cache
-def _replacing(base: Any, form: Form) -> type[nn.Module]:
-    """The class of modules of the class ``base`` that have this form; one for all of them, as pickles name it."""
-    replacement = _Replacement(base, form)
+def _replacing(base: Any, equivalent: Equivalent) -> type[nn.Module]:
+    """The class of modules of the class ``base`` that have this equivalent; one for all of them, as pickles name it."""
+    replacement = _Replacement(base, equivalent)
     call, own = replacement.operator.packet.default, base.forward
 
     @functools.wraps(own)
@@ -64,7 +64,7 @@ def _replacing(base: Any, form: Form) -> type[nn.Module]:
         reduced: Any = base.__reduce_ex__(self, protocol)
         make, arguments, *rest = reduced
         own_class = tuple(base if one is replacement.made else one for one in arguments)
-        return (_revived, (form, make, own_class), *rest)
+        return (_revived, (equivalent, make, own_class), *rest)
 
     members = {
         "forward": forward, "__reduce_ex__": reduce, "__module__": __name__, "__doc__": base.__doc__,
@@ -74,10 +74,10 @@ def _replacing(base: Any, form: Form) -> type[nn.Module]:
     return replacement.made
 
 
-def _revived(form: Form, make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
+def _revived(equivalent: Equivalent, make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
     """What a pickle or a copy of a replaced module begins with; its state is set after."""
     module = make(*arguments)
-    replace(module, form)
+    replace(module, equivalent)
     return module
 
 
@@ -86,9 +86,9 @@ class _Replacement:
 
     made: type[nn.Module]
 
-    def __init__(self, base: type[nn.Module], form: Form) -> None:
-        self.base, self.own, self.form = base, base.forward, form
-        self.operator = operators()[form.operator]
+    def __init__(self, base: type[nn.Module], equivalent: Equivalent) -> None:
+        self.base, self.own, self.equivalent = base, base.forward, equivalent
+        self.operator = operators()[equivalent.operator]
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
@@ -100,10 +100,10 @@ class _Replacement:
             return "its class was changed"
         if len(given) != 1 or named:
             return "it was called with other arguments than one tensor"
-        tensors = [given[0], *(getattr(module, name) for name in self.form.parameters)]
+        tensors = [given[0], *(getattr(module, name) for name in self.equivalent.parameters)]
         if not all(type(one) in EXACT for one in tensors):
             return "not all of its tensors are plain ones"
-        for name, value in self.form.settings:
+        for name, value in self.equivalent.settings:
             if getattr(module, name) != value:
                 return f"its {name} is not {value} any more"
         x, device = tensors[0], tensors[0].device

@@ -44,13 +44,15 @@ class Patched:
         return tuple(one for one in self.modules if not one.operator)
 
     def __str__(self) -> str:
-        lines = [f"{self.model}: {len(self.replaced)} of {len(self.modules)} modules run generated kernels"]
+        lines = [
+            f"{self.model}: {len(self.replaced)} of {len(self.modules)} modules have generated kernels in their place"
+        ]
         for group in _groups(self.replaced):
             first = group[0]
             errors = [one.error for one in group if one.error is not None]
             facts = [first.reason] if first.reason else []
             if errors:
-                facts.insert(0, f"error {max(errors):.1e}")
+                facts.insert(0, f"error {max(errors):.0e}" if max(errors) else "no error")
             lines += _item(group, f"{first.kind} → {first.operator}", facts)
         if self.left:
             lines.append("left as they are:")
@@ -80,11 +82,11 @@ def _item(group: list[PatchedModule], what: str, facts: list[str]) -> list[str]:
 
 
 def _shortened(names: Iterable[str]) -> list[str]:
-    """``h.0.mlp`` and ``h.1.mlp`` are ``h.*.mlp``."""
+    """``h.0.mlp`` and ``h.1.mlp`` are ``h.*.mlp``; a number at the end says which part it is, and stays."""
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for name in names:
-        parts = name.split(".")
-        alike.setdefault(tuple("*" if part.isdigit() else part for part in parts), []).append(parts)
+        *parts, last = name.split(".")
+        alike.setdefault((*("*" if part.isdigit() else part for part in parts), last), []).append([*parts, last])
     return [
         ".".join(each[0] if len(set(each)) == 1 else "*" for each in zip(*some, strict=True)) for some in alike.values()
     ]

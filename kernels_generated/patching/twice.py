@@ -5,34 +5,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-# The largest root-mean-square difference, relative to the outputs as they were, by the least precise dtype of the
-# parameters: of one module, and of the model, whose layers carry each other's rounding on.
+# The largest root-mean-square difference, relative to the output as it was, that is rounding: of one module by its
+# output's dtype, and of a model, whose layers carry each other's rounding on, by the least precise dtype in it.
 ONE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
 WHOLE = {torch.bfloat16: 5e-2, torch.float16: 1e-2, torch.float32: 1e-4}
 AT_ONCE = 1 << 22  # elements that are compared at a time, in float64
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What may differ: one module's output, and the model's; and the dtype whose rounding that is, in words."""
-
-    one: float
-    whole: float
-    dtype: str
-
-
-def limits(model: nn.Module) -> Limits:
-    held = {one.dtype for one in (*model.parameters(), *model.buffers())}
-    least = next((dtype for dtype in ONE if dtype in held), torch.float32)
-    return Limits(ONE[least], WHOLE[least], str(least).removeprefix("torch."))
+def limit(known: Mapping[torch.dtype, float], dtypes: Iterable[torch.dtype]) -> float:
+    """``known``'s for the least precise of the dtypes."""
+    return max((known.get(dtype, 0.0) for dtype in dtypes), default=0.0) or known[torch.float32]
 
 
 def run(model: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -43,10 +32,7 @@ def run(model: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> dic
     with torch.no_grad(), _evaluating(model), torch.random.fork_rng(_cards(model, given, named)):
         torch.manual_seed(0)
         made = model(*_copied(given), **_copied(named))
-        found = {}
-        for path, leaf in pytree.tree_flatten_with_path(made)[0]:
-            if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-                found[pytree.keystr(path)] = leaf.detach().clone()
+        found = {path: one.detach().clone() for path, one in _tensors(made, "", set())}
     if not found:
         raise ValueError(
             f"the model returns no floating-point tensors that could be compared, but {type(made).__name__}"
@@ -93,6 +79,26 @@ def _cards(model: nn.Module, *arguments: Any) -> list[int]:
     """The GPUs whose random numbers may be drawn."""
     tensors = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(arguments))
     return sorted({one.get_device() for one in tensors if isinstance(one, torch.Tensor) and one.is_cuda})
+
+
+def _tensors(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The floating-point tensors in what a model returns: in sequences, mappings, and attributes of other objects."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() or value.is_complex():
+            yield path, value
+        return
+    if id(value) in seen or isinstance(value, nn.Module):
+        return
+    seen.add(id(value))
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = ((f"[{key!r}]", one) for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"[{place}]", one) for place, one in enumerate(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        parts = ((f".{name}", one) for name, one in vars(value).items())
+    for name, one in parts:
+        yield from _tensors(one, path + name, seen)
 
 
 def _copied(arguments: Any) -> Any:

@@ -1,0 +1,676 @@
+"""Models whose modules are replaced by operators: which, that they compute the same in whatever way they are used."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrize, prune
+
+import kernels_generated
+from evaluator import emulator
+from kernels_generated import ops, patching
+from kernels_generated.patching import patched, replaced
+
+BF16 = torch.bfloat16
+WIDTH = 48
+
+
+@pytest.fixture
+def chip() -> Iterator[emulator.Emulated]:
+    yield emulator.install()
+    emulator.uninstall()
+
+
+class NanoNorm(nn.Module):
+    """As nanoGPT writes it."""
+
+    def __init__(self, n: int = WIDTH) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(n)), nn.Parameter(torch.zeros(n))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(input, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+class LlamaNorm(nn.Module):
+    """As transformers writes it."""
+
+    def __init__(self, n: int = WIDTH, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(n))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        dtype = hidden.dtype
+        hidden = hidden.to(torch.float32)
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return self.scale * (hidden * torch.rsqrt(variance + self.variance_epsilon)).to(dtype)
+
+
+class NewGELU(nn.Module):
+    """As minGPT writes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class OnMatrix(nn.Module):
+    """x w + b, or x wᵀ + b, as a module that is no Linear."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.nf, self.turned = 32, turned
+        self.weight = nn.Parameter(torch.randn((WIDTH, 32) if turned else (32, WIDTH)) / 7)
+        self.bias = nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight if self.turned else self.weight.t()
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), weight).view(x.size()[:-1] + (self.nf,))
+
+
+RECOGNISED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "Linear": (lambda: nn.Linear(WIDTH, 32), "linear"),
+    "Linear, square": (lambda: nn.Linear(WIDTH, WIDTH), "linear"),
+    "Linear without bias": (lambda: nn.Linear(WIDTH, 32, bias=False), "linear_nobias"),
+    "LayerNorm": (lambda: nn.LayerNorm(WIDTH), "layernorm"),
+    "RMSNorm": (lambda: nn.RMSNorm(WIDTH, eps=1e-5), "rmsnorm_43ef8d"),
+    "GELU": (lambda: nn.GELU(approximate="tanh"), "gelu"),
+    "nanoGPT's norm": (NanoNorm, "layernorm"),
+    "Llama's norm": (LlamaNorm, "rmsnorm_43ef8d"),
+    "minGPT's GELU": (NewGELU, "gelu"),
+    "a matrix": (lambda: OnMatrix(turned=False), "linear"),
+}
+
+
+@pytest.mark.parametrize("made", RECOGNISED)
+@torch.no_grad()
+def test_a_module_is_recognised_by_what_it_does(chip: emulator.Emulated, made: str) -> None:
+    make, operator = RECOGNISED[made]
+    torch.manual_seed(0)
+    module = make().to(BF16)
+    for parameter in module.parameters():
+        parameter.normal_()
+    x = torch.randn(2, 5, WIDTH, dtype=BF16)
+    expected = module(x)
+    report = kernels_generated.patch(module, x)
+    assert [(one.name, one.operator, one.reason) for one in report.modules] == [("", operator, "")]
+    before = chip.launches
+    torch.testing.assert_close(module(x), expected, rtol=2e-2, atol=1e-2)
+    assert chip.launches > before
+    assert module(x[0, 0]).shape == expected[0, 0].shape
+    assert module(x[:, :0]).shape == expected[:, :0].shape
+
+
+class Changed(LlamaNorm):
+    """Llama's norm, but for one thing."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.calls = 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return getattr(self, self.how)(hidden)  # type: ignore[no-any-return]
+
+    def _norm(self, hidden: torch.Tensor, axis: int = -1, eps: float = 1e-5) -> torch.Tensor:
+        return hidden * torch.rsqrt(hidden.pow(2).mean(axis, keepdim=True) + eps)
+
+    def plus_one(self, x: torch.Tensor) -> torch.Tensor:
+        return (1 + self.scale) * self._norm(x)
+
+    def middle_axis(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x, 1)
+
+    def first_axis(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x, 0)
+
+    def small_eps(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x, eps=1e-6)
+
+    def clamped(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x).clamp(-1e4, 1e4)
+
+    def in_training(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x) * (2 if self.training else 1)
+
+    def few_rows(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x) if x.shape[0] < 100 else x
+
+    def in_place(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)).mul_(self.scale)
+
+    def written_to(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.scale * self._norm(x)
+        x += 1
+        return made
+
+    def wide_only(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x) if self.scale.shape[0] < 40 else x
+
+    def to_half(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self._norm(x.to(torch.float16).to(x.dtype))
+
+    def counts(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.scale * self._norm(x) * self.calls
+
+    def single_precision(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale.float() * self._norm(x.float())
+
+    def twice(self, x: torch.Tensor) -> torch.Tensor:
+        return self._norm(self.scale * self._norm(x))
+
+    def a_tuple(self, x: torch.Tensor) -> Any:
+        return (self.scale * self._norm(x),)
+
+
+class TwoInputs(LlamaNorm):
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(hidden if residual is None else hidden + residual)
+
+
+NO_OTHER_EPS = "no operator computes the same with eps="
+
+
+def with_state(**state: Any) -> nn.Module:
+    module = LlamaNorm()
+    vars(module).update(state)
+    return module
+
+
+def buffered() -> nn.Module:
+    module = LlamaNorm()
+    module.register_buffer("shift", torch.zeros(1))
+    return module
+
+
+LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "GELU by erf": (nn.GELU, "no operator computes the same"),
+    "SiLU": (nn.SiLU, "no operator computes the same"),
+    "ReLU": (nn.ReLU, "no operator computes its relu"),
+    "LayerNorm over two axes": (lambda: nn.LayerNorm((5, WIDTH)), f"{NO_OTHER_EPS}1e-05"),
+    "LayerNorm with another eps": (
+        lambda: nn.LayerNorm(WIDTH, eps=1e-12),
+        f"{NO_OTHER_EPS}1e-12",
+    ),
+    "LayerNorm without bias": (lambda: nn.LayerNorm(WIDTH, bias=False), f"{NO_OTHER_EPS}1e-05"),
+    "LayerNorm without parameters": (
+        lambda: nn.LayerNorm(WIDTH, elementwise_affine=False),
+        f"{NO_OTHER_EPS}1e-05",
+    ),
+    "RMSNorm whose eps is the dtype's": (lambda: nn.RMSNorm(WIDTH), ""),
+    "a turned matrix": (lambda: OnMatrix(turned=True), "no operator computes the same"),
+    "two inputs": (TwoInputs, "its forward takes more than one tensor"),
+    "a forward of its own": (lambda: with_state(forward=lambda x: x), "its forward was replaced, on this module alone"),
+    "an object": (lambda: with_state(config={"eps": 1e-5}), "its attribute config is a dict"),
+    "buffers": (buffered, "it has buffers"),
+    "complex": (lambda: LlamaNorm().to(torch.complex64), "its parameters are complex64"),
+    **{
+        how: (lambda how=how: Changed(how), "")
+        for how, member in vars(Changed).items()
+        if not how.startswith("_") and how != "forward" and callable(member)
+    },
+}
+
+
+@pytest.mark.parametrize("made", LEFT)
+def test_a_module_that_is_alike_is_left(chip: emulator.Emulated, made: str) -> None:
+    make, reason = LEFT[made]
+    module = make()
+    before = dict(vars(module))
+    report = kernels_generated.patch(module, check=False)
+    (one,) = report.modules
+    assert not one.operator
+    assert one.reason
+    assert not reason or one.reason == reason
+    assert vars(module) == before
+    assert type(module) is type(make())
+
+
+# ---------------------------------------------------------------------------------------------------- at each call
+
+
+class Model(nn.Module):
+    def __init__(self, dtype: torch.dtype = BF16) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.wte = nn.Embedding(50, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 96), NewGELU(), nn.Dropout(0.5), nn.Linear(96, WIDTH))
+            for _ in range(2)
+        )
+        self.norm = LlamaNorm()
+        self.head = nn.Linear(WIDTH, 50, bias=False)
+        self.to(dtype)
+
+    def forward(self, idx: torch.Tensor) -> torch.Tensor:
+        x = self.wte(idx)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(self.norm(x))
+
+
+def tokens(batch: int = 2) -> torch.Tensor:
+    return torch.randint(0, 50, (batch, 7), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+def test_a_model(chip: emulator.Emulated) -> None:
+    model, idx = Model().eval(), tokens()
+    expected = model(idx)
+    keys, hash_of = list(model.state_dict()), [id(one) for one in model.parameters()]
+    report = kernels_generated.patch(model, idx)
+    before = chip.launches
+    found = model(idx)
+    assert chip.launches - before == len(report.replaced) == 10
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    assert list(model.state_dict()) == keys
+    assert [id(one) for one in model.parameters()] == hash_of
+    kernels_generated.unpatch(model)
+    before = chip.launches
+    assert torch.equal(model(idx), expected)
+    assert chip.launches == before
+
+
+REPORT = """\
+Model: 10 of 13 modules have generated kernels in their place
+     2 LayerNorm → layernorm: blocks.*.0; error …
+     4 Linear → linear: blocks.*.1, blocks.*.4; error …
+     2 NewGELU → gelu: blocks.*.2; error …
+     1 LlamaNorm → rmsnorm_43ef8d: norm; error …
+     1 Linear → linear_nobias: head; error …
+left as they are:
+     1 Embedding: wte; no operator computes its embedding
+     2 Dropout: blocks.*.3; it computes something else in training
+its outputs differ by … from before (at most 5e-02)"""
+
+
+def test_the_report_says_what_was_replaced_what_not_and_why(chip: emulator.Emulated) -> None:
+    model = Model()
+    report = kernels_generated.patch(model, tokens())
+    gelu = max(one.error or 0.0 for one in report.replaced if one.kind == "NewGELU")
+    whole = max(report.errors.values())
+    shown = str(report)
+    assert f"error {gelu:.0e}" in shown
+    assert f"differ by {whole:.1e}" in shown
+    assert re.sub(r"error \S+|no error", "error …", shown).replace(f"{whole:.1e}", "…") == REPORT
+    assert [one.name for one in report.left] == ["wte", "blocks.0.3", "blocks.1.3"]
+
+
+def test_what_the_example_does_not_reach_is_said(chip: emulator.Emulated) -> None:
+    model = nn.ModuleDict({"used": nn.Linear(8, 8), "other": nn.Linear(8, 8), "kept": nn.Linear(8, 8)}).to(BF16)
+    model.forward = lambda x: model["kept"](input=model["used"](x))
+    report = kernels_generated.patch(model, torch.randn(2, 8, dtype=BF16))
+    assert {one.name: one.reason for one in report.modules} == {
+        "used": "",
+        "other": "the example did not call it",
+        "kept": "it was called with other arguments than one tensor",
+    }
+    assert "the model itself" not in str(report)
+    assert all(len(line) <= 80 for line in str(report).splitlines())
+
+
+def linear(**changes: Any) -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH, **changes).to(BF16)
+
+
+def x_of(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(*shape, WIDTH, generator=torch.Generator().manual_seed(5)).to(dtype)
+
+
+class Doubled(torch.Tensor):
+    pass
+
+
+def eps_changed(module: Any) -> None:
+    module.variance_epsilon = 1.0
+
+
+def weight_changed(module: Any) -> None:
+    module.scale.data = module.scale.data[:1]  # broadcasts
+
+
+def halved(module: Any) -> None:
+    parametrize.register_parametrization(module, "scale", torch.nn.Hardtanh(-0.5, 0.5))
+
+
+CHANGES = {
+    "another setting": eps_changed,
+    "a weight that broadcasts": weight_changed,
+    "another dtype": lambda module: module.to(torch.float64),
+    "a parametrization": halved,
+    "pruning": lambda module: prune.l1_unstructured(module, "scale", 0.5),
+    "a forward of its own": lambda module: vars(module).update(forward=lambda x: x * 2),
+    "a hook before": lambda module: module.register_forward_pre_hook(lambda _, given: (given[0] * 2,)),
+    "a hook after": lambda module: module.register_forward_hook(lambda _, given, made: made * 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@torch.no_grad()
+def test_a_module_that_is_changed_later_computes_what_it_then_is(chip: emulator.Emulated, change: str) -> None:
+    plain, module = LlamaNorm(), LlamaNorm()
+    for one in (plain, module):
+        one.scale.copy_(torch.linspace(-2, 2, WIDTH))
+        one.to(BF16)
+    kernels_generated.patch(module, x_of(3))
+    for one in (plain, module):
+        CHANGES[change](one)
+    x = x_of(3, dtype=plain.scale.dtype)
+    torch.testing.assert_close(module(x), plain(x), rtol=2e-2, atol=1e-2)
+
+
+def test_a_class_whose_forward_is_changed_later(chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = LlamaNorm().to(BF16)
+    kernels_generated.patch(module, x_of(3))
+    monkeypatch.setattr(LlamaNorm, "forward", lambda self, hidden: hidden * 3)
+    assert torch.equal(module(x_of(3)), x_of(3) * 3)
+
+
+INPUTS = {
+    "float32": x_of(3, dtype=torch.float32),
+    "no axis": torch.tensor(1.0, dtype=BF16),
+    "too narrow": x_of(3)[:, 1:],
+    "a class of its own": x_of(3).as_subclass(Doubled),
+    "sparse": x_of(3).to_sparse(),
+    "meta": x_of(3).to("meta"),
+    "no tensor": 3,
+}
+
+
+@pytest.mark.parametrize("given", INPUTS)
+@torch.no_grad()
+def test_what_is_no_input_of_the_operator_is_the_modules_own_affair(chip: emulator.Emulated, given: str) -> None:
+    """Also what is wrong with it is said in PyTorch's words."""
+    module = linear()
+    expected = outcome(module, INPUTS[given])
+    kernels_generated.patch(module, x_of(3))
+    before = chip.launches
+    assert outcome(module, INPUTS[given]) == expected
+    assert chip.launches == before
+
+
+def outcome(module: nn.Module, x: Any) -> Any:
+    try:
+        made = module(x)
+    except Exception as error:
+        return type(error), str(error)
+    return type(made), made.dtype, made.shape, None if made.is_meta else made.tolist()
+
+
+def test_inputs_in_any_place(chip: emulator.Emulated) -> None:
+    module = linear().requires_grad_(False)
+    wide = x_of(3, 4)
+    inputs = [wide.transpose(0, 1), wide[:, ::2], wide.expand(2, 3, 4, WIDTH), wide[:0], torch.view_as_complex(
+        torch.stack([x_of(3).float()] * 2, -1)).conj().imag]  # fmt: skip
+    inputs[-1] = inputs[-1].to(BF16)
+    expected = [module(x) for x in inputs]
+    kernels_generated.patch(module, wide)
+    for x, wanted in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(module(x), wanted, rtol=2e-2, atol=1e-2)
+
+
+# ---------------------------------------------------------------------------------------------------- with PyTorch
+
+
+def test_gradients_are_pytorchs_own(chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model, idx = Model().eval(), Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    monkeypatch.setattr(replaced, "_warned", [])
+    before = chip.launches
+    plain(idx).square().sum().backward()
+    with pytest.warns(ops.ThroughPyTorch, match=r"gradients are recorded: call .* torch\.inference_mode") as said:
+        model(idx).square().sum().backward()
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    assert chip.launches == before
+    for wanted, found in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(found.grad, wanted.grad)
+    model.requires_grad_(False)
+    model(idx)
+    assert chip.launches > before
+
+
+@torch.no_grad()
+def test_autocast_is_pytorchs_own(chip: emulator.Emulated) -> None:
+    plain, model, idx = Model().eval(), Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model(idx), plain(idx))
+
+
+@torch.no_grad()
+def test_copies_and_pickles_are_patched_too(chip: emulator.Emulated) -> None:
+    model, idx = Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    expected = model(idx)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+        before = chip.launches
+        assert torch.equal(other(idx), expected)
+        assert chip.launches - before == 10
+        other.head.weight.zero_()
+        assert not other(idx).any()
+        kernels_generated.unpatch(other)
+        assert type(other.head) is nn.Linear
+    assert torch.equal(model(idx), expected)
+    replica = model.head._replicate_for_data_parallel()
+    assert type(replica) is type(model.head)
+
+
+@torch.no_grad()
+def test_functional_calls_take_the_parameters_that_they_are_given(chip: emulator.Emulated) -> None:
+    model, idx = Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    zeros = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+    assert not torch.func.functional_call(model, zeros, (idx,)).any()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@torch.no_grad()
+def test_torch_compile_sees_the_operators_without_a_break(chip: emulator.Emulated) -> None:
+    model, idx = Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    expected = model(idx)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes if "tilewright" in str(node.target))
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(idx), expected)
+    assert len(seen) == 10
+    kernels_generated.unpatch(model)
+    torch._dynamo.reset()
+
+
+def test_gradients_under_torch_compile_are_pytorchs_own(chip: emulator.Emulated) -> None:
+    plain, model, idx = Model().eval(), Model().eval(), tokens()
+    kernels_generated.patch(model, idx)
+    before = chip.launches
+    torch.compile(model, backend="aot_eager", fullgraph=True)(idx).sum().backward()
+    plain(idx).sum().backward()
+    assert chip.launches == before
+    torch.testing.assert_close(model.head.weight.grad, plain.head.weight.grad, rtol=1e-2, atol=1e-2)
+    torch._dynamo.reset()
+
+
+# ---------------------------------------------------------------------------------------------------- the check
+
+
+def test_the_check_leaves_no_trace(chip: emulator.Emulated) -> None:
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.noise, self.batch = LlamaNorm(8), nn.Dropout(0.5), nn.BatchNorm1d(8)
+
+        def forward(self, x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
+            x = self.norm(x)
+            cache[0].add_(1)
+            cache.append(x)
+            return self.batch(self.noise(x)).float() + torch.rand(3, 8)
+
+    model = Drawing().to(BF16)
+    model.noise.eval()
+    x, cache = torch.randn(3, 8, dtype=BF16), [torch.zeros(2)]
+    state = copy.deepcopy(model.state_dict())
+    torch.manual_seed(4)
+    drawn = torch.rand(3)
+    torch.manual_seed(4)
+    report = kernels_generated.patch(model, x, cache=cache)
+    assert torch.equal(torch.rand(3), drawn)
+    assert max(report.errors.values()) < 1e-2
+    assert [one.training for one in model.modules()] == [True, True, False, True]
+    assert len(cache) == 1
+    assert not cache[0].any()
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+    assert not any(one._forward_hooks for one in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("linear_nobias", r"head \(Linear\) and linear_nobias give what differs by inf"),
+        (
+            "rmsnorm_43ef8d",
+            r"norm \(LlamaNorm\) and rmsnorm_43ef8d give what differs by [\d.e+-]+, where rounding is at most 1e-02",
+        ),
+    ],
+)
+def test_a_module_that_differs_is_named_and_nothing_stays_patched(
+    chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch, form: str, message: str
+) -> None:
+    """What recognition should have seen, the check sees."""
+    wrong = "norm" if form.startswith("rms") else "head"
+    model, idx = Model(), tokens()
+    own = replaced._Replacement.operands
+
+    def operands(self: Any, module: nn.Module, *arguments: Any) -> Any:
+        found = own(self, module, *arguments)
+        if module is getattr(model, wrong) and not isinstance(found, str):
+            found = [found[0], found[1][:-1] if wrong == "head" else found[1] * 1.1]
+        return found
+
+    monkeypatch.setattr(replaced._Replacement, "operands", operands)
+    classes = [type(one) for one in model.modules()]
+    with pytest.raises(RuntimeError, match=rf"patch\(\): {message}.*; nothing is patched"):
+        kernels_generated.patch(model, idx)
+    assert [type(one) for one in model.modules()] == classes
+    assert not any(one._forward_hooks for one in model.modules())
+
+
+def test_outputs_that_differ_are_named(chip: emulator.Emulated) -> None:
+    class Chaotic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.calls = NewGELU(), 0
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.calls += 1
+            return {"hidden": self.act(x), "logits": x * self.calls}
+
+    message = r"the model's output \['logits'\] differs by 1\.0e\+00 from what it was, where rounding is at most 5e-02"
+    with pytest.raises(RuntimeError, match=message):
+        kernels_generated.patch(Chaotic(), torch.randn(3, 8, dtype=BF16))
+
+
+def test_values_that_are_not_finite_are_compared_too() -> None:
+    nan, inf = math.nan, math.inf
+    for before, after, same in [
+        ([1.0, nan], [1.0, nan], True), ([1.0, nan], [1.0, 0.0], False), ([1.0, nan], [1.0, inf], False),
+        ([1.0, inf], [1.0, -inf], False), ([1.0, -inf], [1.0, -inf], True), ([1.0, 0.0], [1.0, nan], False),
+        ([0.0, 0.0], [0.0, 0.0], True), ([0.0, 0.0], [0.0, 1.0], False),
+    ]:  # fmt: skip
+        found = patched.difference(torch.tensor(before), torch.tensor(after))
+        assert (found == 0.0) if same else (found == math.inf), (before, after)
+    assert patched.difference(torch.ones(3), torch.ones(3, dtype=BF16)) == math.inf
+    assert patched.difference(torch.ones(3), torch.ones(4)) == math.inf
+    assert patched.difference(torch.ones(3), None) == math.inf
+    assert patched.difference(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5])) == pytest.approx(0.1)
+
+
+# ---------------------------------------------------------------------------------------------------- bad input
+
+
+def test_what_cannot_be_patched_is_said() -> None:
+    model, idx = Model(), tokens()
+    cases: list[tuple[Any, tuple[Any, ...], type[Exception], str]] = [
+        (model, (), TypeError, r"patch\(model, \*example\): give what the model is called with"),
+        (F.gelu, (idx,), TypeError, r"expected a torch\.nn\.Module, but got builtin_function_or_method"),
+        (torch.compile(model), (idx,), TypeError, "this model is compiled: patch the one that was"),
+        (nn.Embedding(50, 4), (idx.float(),), RuntimeError, "Expected tensor for argument"),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cases.append((torch.jit.script(nn.Linear(4, 4)), (idx,), TypeError, "a ScriptModule runs no Python"))
+    for one, example, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            kernels_generated.patch(one, *example)
+
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x > 0).sum()
+
+    with pytest.raises(ValueError, match="returns no floating-point tensors that could be compared, but Tensor"):
+        kernels_generated.patch(Counting(), torch.ones(3))
+
+
+def test_a_module_that_was_parametrized_since_is_named(chip: emulator.Emulated) -> None:
+    model, idx = Model(), tokens()
+    kernels_generated.patch(model, idx)
+    parametrize.register_parametrization(model.head, "weight", nn.Hardtanh())
+    with pytest.raises(TypeError, match="head became a ParametrizedPatchedLinear since it was patched: take"):
+        kernels_generated.unpatch(model)
+    assert hasattr(type(model.norm), "tilewright")
+    parametrize.remove_parametrizations(model.head, "weight")
+    kernels_generated.unpatch(model)
+    assert type(model.head) is nn.Linear
+
+
+def test_without_a_device_that_has_kernels_everything_is_left() -> None:
+    report = kernels_generated.patch(Model(), tokens())
+    assert not report.replaced
+    assert "its arguments are on cpu (evaluator.emulator.install() runs its kernels there)" in " ".join(
+        str(report).split()
+    )
+    assert "differ by 0.0e+00" in str(report)
+
+
+def test_products_in_float32_and_what_no_kernel_is_for_are_left(chip: emulator.Emulated) -> None:
+    report = kernels_generated.patch(Model(torch.float32), tokens())
+    reasons = {one.kind: one.reason for one in report.modules}
+    assert reasons["Linear"] == "PyTorch multiplies float32 faster"
+    assert reasons["LlamaNorm"] == "its kernels are for torch.bfloat16, not torch.float32"
+    assert {one.operator for one in report.replaced} == {"layernorm", "gelu"}
+    assert not kernels_generated.patch(LlamaNorm().to(torch.float64), check=False).replaced
+
+
+def test_patching_again_patches_anew_and_parts_may_be_taken_back(chip: emulator.Emulated) -> None:
+    model, idx = Model(), tokens()
+    first = kernels_generated.patch(model, idx)
+    second = kernels_generated.patch(model, idx)
+    assert first == second
+    kernels_generated.unpatch(model.blocks)
+    assert type(model.blocks[0][1]) is nn.Linear
+    assert type(model.head) is not nn.Linear
+    assert isinstance(model.head, nn.Linear)
+
+
+def test_the_door_is_open_without_torch() -> None:
+    assert patching.patch is kernels_generated.patch
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = kernels_generated.nonsense
