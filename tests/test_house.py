@@ -31,7 +31,7 @@ COMMANDS = "agent.commands"  # a module a command, and the command line imports 
 ROOMS = (
     "evaluator.confinement", "evaluator.compile", "evaluator.trace", "evaluator.tileir", "evaluator.judging",
     "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison", COMMANDS,
-    "agent.proposers", "agent.proposers.synthesizer", "prompts", "kernels_generated.ops",
+    "agent.proposers", "agent.proposers.synthesizer", "prompts", "kernels_generated.ops", "kernels_generated.patching",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
 SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "matplotlib"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -82,11 +83,24 @@ def _item(group: list[PatchedModule], what: str, facts: list[str]) -> list[str]:
 
 
 def _shortened(names: Iterable[str]) -> list[str]:
-    """``h.0.mlp`` and ``h.1.mlp`` are ``h.*.mlp``; a number at the end says which part it is, and stays."""
-    alike: dict[tuple[str, ...], list[list[str]]] = {}
+    """``h.0.mlp`` to ``h.11.mlp`` are ``h.0-11.mlp``.
+
+    Names that differ in their first number are one; a number at the end says which part it is, and stays.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
     for name in names:
-        *parts, last = name.split(".")
-        alike.setdefault((*("*" if part.isdigit() else part for part in parts), last), []).append([*parts, last])
-    return [
-        ".".join(each[0] if len(set(each)) == 1 else "*" for each in zip(*some, strict=True)) for some in alike.values()
-    ]
+        found = re.match(r"((?:[^.]*[^.\d][^.]*\.)*)(\d+)(\..*)", name)
+        before, number, after = found.groups() if found else (name, "", "")
+        alike.setdefault((before, after), []).extend([int(number)] if number else [])
+    return [f"{before}{_spans(numbers)}{after}" for (before, after), numbers in alike.items()]
+
+
+def _spans(numbers: list[int]) -> str:
+    """``0-3,7`` of 0, 1, 2, 3, 7."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ",".join("-".join(map(str, span)) for span in spans)

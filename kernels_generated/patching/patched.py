@@ -21,23 +21,25 @@ from .twice import ONE, WHOLE, difference, limit, run
 FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
 
 
-def patch(model: nn.Module, *example: Any, check: bool = True, **named: Any) -> Patched:
+def patch(model: nn.Module, /, *example: Any, check: bool = True, **named: Any) -> Patched:
     """Replaces the modules of ``model`` that compute what an operator computes, in place.
 
     model: of any origin; its parameters stay as they are and where they are.
     example, named: what the model is called with, in copies, to compare its outputs with those that it had before.
     check: False leaves that out, and needs no example.
 
-    Raises RuntimeError where a module or the outputs differ by more than rounding, TypeError or ValueError for what
-    cannot be patched or compared; nothing of the model is patched then.
+    A module that gives something else than its operator, by more than rounding, stays as it is.  Raises TypeError and
+    ValueError for what cannot be patched or compared, and RuntimeError where the outputs differ by more than rounding;
+    nothing of the model is patched then.
     """
-    _patchable(model)
+    _patchable("patch", model)
+    unpatch(model)
     if check and not example and not named:
         raise TypeError(
             "patch(model, *example): give what the model is called with, as its outputs are compared with those it had "
             "before; patch(model, check=False) does not compare"
         )
-    unpatch(model)
+    kind = type(model).__name__
     before = run(model, example, named) if check else {}
     errors: dict[str, float] = {}
     most = 0.0
@@ -45,14 +47,17 @@ def patch(model: nn.Module, *example: Any, check: bool = True, **named: Any) -> 
         modules = _replaced(model, _device(model, example, named))
         if check:
             seen, after = _watched(model, modules, example, named)
-            modules = _held(modules, seen)
+            held = _held(model, modules, seen)
+            if [one.operator for one in held] != [one.operator for one in modules]:
+                after = run(model, example, named)
+            modules = held
             computed = (call.dtype for calls in seen.values() for call in calls)
             most = limit(WHOLE, (*computed, *(one.dtype for one in (*model.parameters(), *before.values()))))
             errors = _compared(before, after, most)
     except BaseException:
         unpatch(model)
         raise
-    return Patched(type(model).__name__, tuple(modules), errors, most)
+    return Patched(kind, tuple(modules), errors, most)
 
 
 def unpatch(model: nn.Module) -> None:
@@ -60,29 +65,25 @@ def unpatch(model: nn.Module) -> None:
 
     Raises TypeError, before anything is changed, where the class of a patched module was changed since.
     """
+    _patchable("unpatch", model)
     for name, module in model.named_modules():
         if hasattr(type(module), "tilewright") and not is_replaced(module):
+            what = f"{name or 'the model itself'} became a {type(module).__name__}"
             raise TypeError(
-                f"unpatch(): {_called(name)} became a {type(module).__name__} since it was patched: take that back "
-                "first (torch.nn.utils.parametrize.remove_parametrizations, if it was parametrized)"
+                f"unpatch(): {what} since it was patched: take that back first "
+                "(torch.nn.utils.parametrize.remove_parametrizations, if it was parametrized)"
             )
     for module in model.modules():
         restore(module)
 
 
-def _patchable(model: Any) -> None:
+def _patchable(what: str, model: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"patch(): expected a torch.nn.Module, but got {type(model).__name__}")
+        raise TypeError(f"{what}(): expected a torch.nn.Module, but got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            "patch(): a ScriptModule runs no Python, so nothing in it can be replaced: patch what was scripted"
-        )
+        raise TypeError(f"{what}(): a ScriptModule runs no Python, so nothing in it can be replaced: patch its source")
     if hasattr(model, "_orig_mod"):
-        raise TypeError("patch(): this model is compiled: patch the one that was, then compile that")
-
-
-def _called(name: str) -> str:
-    return name or "the model itself"
+        raise TypeError(f"{what}(): this model is compiled: patch the one that was, then compile that")
 
 
 def _device(model: nn.Module, *arguments: Any) -> torch.device:
@@ -106,7 +107,10 @@ def _replaced(model: nn.Module, device: torch.device) -> list[PatchedModule]:
             continue
         lacking = _lacking(module, equivalent, device)
         if not lacking:
-            replace(module, equivalent)
+            try:
+                replace(module, equivalent)
+            except TypeError as error:
+                lacking = f"its class takes no other in its place: {error}"
         modules.append(PatchedModule(name, kind, "" if lacking else equivalent.operator, lacking))
     return modules
 
@@ -161,23 +165,26 @@ def _watched(
             hook.remove()
 
 
-def _held(modules: Sequence[PatchedModule], seen: Mapping[str, Sequence[_Call]]) -> list[PatchedModule]:
-    """The modules with what was seen of each.  Raises RuntimeError where one differs by more than rounding."""
+def _held(
+    model: nn.Module, modules: Sequence[PatchedModule], seen: Mapping[str, Sequence[_Call]]
+) -> list[PatchedModule]:
+    """The modules with what was seen of each.  Those that differ by more than rounding compute by themselves again."""
+    parts = dict(model.named_modules())
     found = []
     for one in modules:
         if one.operator:
             calls = seen.get(one.name, [])
             error = max((call.error for call in calls if call.error is not None), default=None)
             most = limit(ONE, (call.dtype for call in calls))
-            if error is not None and error > most:
-                raise RuntimeError(
-                    f"patch(): {_called(one.name)} ({one.kind}) and {one.operator} give what differs by "
-                    f"{error:.1e}, where rounding is at most {most:.0e}; nothing is patched"
-                )
             reason = next((call.reason for call in calls if call.reason), "")
             if not calls:
                 reason = "the example did not call it"
-            one = changed(one, reason=reason, error=error)
+            if error is not None and error > most:
+                restore(parts[one.name])
+                off = f"{one.operator} differs from it by {error:.1e}, and rounding is at most {most:.0e}"
+                one = PatchedModule(one.name, one.kind, "", off)
+            else:
+                one = changed(one, reason=reason, error=error)
         found.append(one)
     return found
 

@@ -9,10 +9,12 @@ float64, on inputs of two to four axes whose rows are small, usual and large, wi
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator as calls
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,13 +34,16 @@ METHODS = {
     "add", "sub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "exp", "tanh", "sigmoid",
     "mean", "sum", "var", "std", "matmul", "mm", "softmax",
 }  # fmt: skip
+ATTRIBUTES = {"dtype", "shape"}
 PLAIN = (int, float, bool, str, type(None), torch.dtype)
 
 LEADING = ((6,), (2, 3), (2, 3, 2))  # axes before the last
 ROWS = (1.0, 3e-3, 100.0)  # how large they are: at 3e-3 the mean of the squares is as large as a norm's eps
 SMALL = (5, 7)  # a matrix of parameters, where the forward does not say its size
 LARGEST = 1 << 22  # else elements of it that are tried
-RTOL, ATOL = 3e-6, 3e-7  # many modules compute in float32 whatever they are given; ATOL is of the largest element
+# The formula in float64: some write the factor of GELU with eight digits.  ATOL is of a row's largest element.
+RTOL, ATOL = 1e-8, 2e-13
+ROUGH = 0.05  # the module itself, in the operator's dtypes
 
 _INTERNALS = frozenset(vars(nn.Module()))
 
@@ -47,12 +52,17 @@ _INTERNALS = frozenset(vars(nn.Module()))
 class Equivalent:
     """An operator in place of a module's forward.
 
-    parameters: the module's, in the operator's order.  settings: what else the module held when it was recognised.
+    parameters: the module's, in the operator's order.  settings: what else the module held when it was recognised, and
+    spelled: the same as text, as 1 equals True.  own: how many of the settings were the module's, not its class's.
+    keeps_strides: whether the module's output lies in memory as its input does, rather than contiguously.
     """
 
     operator: str
     parameters: tuple[str, ...]
     settings: tuple[tuple[str, Any], ...]
+    spelled: str
+    own: int
+    keeps_strides: bool
 
 
 class Unrecognised(Exception):
@@ -69,12 +79,11 @@ def recognised(module: nn.Module, known: dict[Any, Equivalent | str]) -> Equival
     dtypes = list(dict.fromkeys(str(one.dtype).removeprefix("torch.") for one in parameters.values()))
     if len(dtypes) > 1 or any(one.dtype not in FLOATS for one in parameters.values()):
         raise Unrecognised(f"its parameters are {' and '.join(dtypes)}")
-    absent = [(name, None) for name, one in module._parameters.items() if one is None]
-    shapes = tuple((name, tuple(one.shape)) for name, one in parameters.items())
-    key = (type(module), type(module).forward, settings, tuple(absent), shapes)
+    shapes = tuple((name, None if one is None else tuple(one.shape)) for name, one in module._parameters.items())
+    key = (type(module), type(module).forward, repr(settings), shapes)
     if key not in known:
         try:
-            known[key] = _equivalent(module, dict(shapes), (*settings, *absent))
+            known[key] = _equivalent(module, {name: shape for name, shape in shapes if shape is not None}, settings)
         except Unrecognised as reason:
             known[key] = str(reason)
     found = known[key]
@@ -83,8 +92,13 @@ def recognised(module: nn.Module, known: dict[Any, Equivalent | str]) -> Equival
     return found
 
 
-def _settings(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    """The attributes that are neither PyTorch's own nor parameters.  Raises Unrecognised for what may change inside."""
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What its forward may read beside parameters: attributes of its own, and then of its class.
+
+    Raises Unrecognised for what may change inside.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unrecognised("it is a ScriptModule")
     if module._modules:
         raise Unrecognised("it is made of others")
     if module._buffers:
@@ -93,30 +107,58 @@ def _settings(module: nn.Module) -> tuple[tuple[str, Any], ...]:
     if "forward" in own:
         raise Unrecognised("its forward was replaced, on this module alone")
     for name, value in own.items():
-        parts = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(part, PLAIN) or any(part is one for one in FUNCTIONS) for part in parts):
+        if not _is_plain(value):
             raise Unrecognised(f"its attribute {name} is a {type(value).__name__}")
-    return tuple(own.items())
+    shared: dict[str, Any] = {name: None for name, one in module._parameters.items() if one is None}
+    for kind in type(module).__mro__:
+        if kind in (nn.Module, object):
+            continue
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType) and name != "__init__":
+                _reads_no_variable(value)
+            elif not name.startswith("__") and name not in own and _is_plain(value):
+                shared.setdefault(name, value)
+    return own | shared
 
 
-def _equivalent(
-    module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: tuple[tuple[str, Any], ...]
-) -> Equivalent:
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, functools.partial):
+        return _is_plain(value.func) and all(map(_is_plain, (*value.args, *value.keywords.values())))
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, PLAIN) or any(value is one for one in FUNCTIONS)
+
+
+def _reads_no_variable(function: FunctionType) -> None:
+    """Raises Unrecognised for a global that somebody may set, when the module was recognised already."""
+    if function.__module__.startswith("torch."):
+        return
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if value is not None and isinstance(value, (*PLAIN, list, dict, set, torch.Tensor)):
+            raise Unrecognised(f"it reads the global variable {name}")
+
+
+def _equivalent(module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: dict[str, Any]) -> Equivalent:
     candidates = list(_candidates(shapes))
     if not candidates:
         raise Unrecognised("no operator takes such parameters")
-    graph = _traced(_bare(module, settings, {name: _parameter(shape, "meta") for name, shape in shapes.items()}))
+    graph = _traced(_bare(module, {name: _parameter(shape, "meta") for name, shape in shapes.items()}))
     for tried in (*_small(shapes), shapes):
         parameters = {name: _parameter(shape, "cpu") for name, shape in tried.items() if _fits(shape)}
         if len(parameters) < len(tried):
             continue
-        bare = _bare(module, settings, parameters)
+        bare = _bare(module, parameters)
         if tried != shapes and str(_traced(bare)) != str(graph):
             continue  # the sizes of its parameters stand in what it does
         for operator, order in candidates:
-            if _alike(bare, graph, operator, order):
-                return Equivalent(operator.name, order, settings)
-    numbers = [f"{name}={value}" for name, value in settings if isinstance(value, float)]  # mostly this is why
+            width = _width(operator, bare, order)
+            if width and _alike(bare, graph, operator, order, width) and _behaves(bare, operator, order, width):
+                own = len(vars(module).keys() - _INTERNALS)
+                spelled = f"{settings}"
+                keeps = _keeps_strides(bare, width)
+                return Equivalent(operator.name, order, tuple(settings.items()), spelled, own, keeps)
+    numbers = [f"{name}={value}" for name, value in settings.items() if isinstance(value, float)]  # mostly this is why
     raise Unrecognised(f"no operator computes the same{' with ' if numbers else ''}{', '.join(numbers)}")
 
 
@@ -128,7 +170,7 @@ def _small(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, .
 
 
 def _parameter(shape: tuple[int, ...], device: str) -> nn.Parameter:
-    generator = torch.Generator().manual_seed(len(shape))
+    generator = torch.Generator("cpu").manual_seed(len(shape))
     made = torch.empty(shape, dtype=torch.float64, device=device)
     return nn.Parameter(made if device == "meta" else made.normal_(generator=generator), requires_grad=False)
 
@@ -147,45 +189,85 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Operato
                 yield operator, order
 
 
-def _alike(bare: nn.Module, graph: fx.Graph, operator: Operator, order: tuple[str, ...]) -> bool:
-    """Whether the operator gives what the module gives, with the parameters of ``bare``."""
+def _width(operator: Operator, bare: nn.Module, order: tuple[str, ...]) -> int:
+    """How many columns an input has for the operator to take the parameters; 0 where it does not take them."""
     first, *others = operator.interface.tensors
-    parameters = [bare._parameters[name] for name in order]
     dims: dict[Any, int] = {}
-    for argument, one in zip(others, parameters, strict=True):
-        assert one is not None
-        for axis, n in zip(argument.shape, one.shape, strict=True):
+    for argument, name in zip(others, order, strict=True):
+        for axis, n in zip(argument.shape, bare.get_parameter(name).shape, strict=True):
             if dims.setdefault(axis, n) != n:
-                return False
-    width = dims.get(first.shape[1], 37)  # without parameters any will do
-    generator = torch.Generator().manual_seed(7)
+                return 0
+    return dims.get(first.shape[1], 37)  # without parameters any will do
+
+
+def _inputs(width: int) -> Iterator[torch.Tensor]:
+    generator = torch.Generator("cpu").manual_seed(7)
     for leading in LEADING:
-        x = torch.randn(*leading, width, generator=generator, dtype=torch.float64)
+        x = torch.randn(*leading, width, generator=generator, dtype=torch.float64, device="cpu")
         rows = x.view(-1, width)
-        rows.mul_(torch.tensor(ROWS * 4, dtype=torch.float64)[: len(rows), None])
+        rows.mul_(torch.tensor(ROWS * 4, dtype=torch.float64, device="cpu")[: len(rows), None])
+        yield x
+
+
+def _alike(bare: nn.Module, graph: fx.Graph, operator: Operator, order: tuple[str, ...], width: int) -> bool:
+    """Whether the module's formula is the operator's, in float64 throughout."""
+    wide = _without_float32(graph)
+    for x in _inputs(width):
         before = x.clone()
-        try:
-            with torch.no_grad():
-                made = fx.Interpreter(bare, graph=graph).run(x)
-                wanted = operator.reference(rows, *parameters).reshape(*leading, -1)
-        except Exception:  # it does not take these shapes
+        with torch.no_grad():
+            try:
+                made = fx.Interpreter(bare, graph=wide).run(x)
+            except Exception:  # it does not take these shapes
+                return False
+            wanted = _reference(operator, bare, order, x)
+        if not isinstance(made, torch.Tensor) or made.shape != wanted.shape or made.dtype != wanted.dtype:
             return False
-        if not isinstance(made, torch.Tensor) or (made.shape, made.dtype) != (wanted.shape, torch.float64):
-            return False
-        if not torch.allclose(made, wanted, rtol=RTOL, atol=ATOL * float(wanted.abs().max())):
-            return False
-        if not torch.equal(x, before):
+        most = RTOL * wanted.abs() + ATOL * wanted.abs().amax(-1, keepdim=True)
+        if not ((made - wanted).abs() <= most).all() or not torch.equal(x, before):
             return False
     return True
 
 
-def _bare(
-    module: nn.Module, settings: tuple[tuple[str, Any], ...], parameters: Mapping[str, nn.Parameter]
-) -> nn.Module:
+def _behaves(bare: nn.Module, operator: Operator, order: tuple[str, ...], width: int) -> bool:
+    """Whether the module itself, which may look at more than its trace shows, gives such values and dtypes."""
+    for dtypes in operator.interface.variants:
+        other = _bare(bare, {name: _cast(one, dtypes[0]) for name, one in bare.named_parameters()})
+        for x in _inputs(width):
+            with torch.no_grad():
+                wanted = _reference(operator, other, order, x.to(dtypes[0]).double())
+                try:
+                    made = other(x.to(dtypes[0]))
+                except Exception:
+                    return False
+            if not isinstance(made, torch.Tensor) or made.dtype != dtypes[0] or made.shape != wanted.shape:
+                return False
+            if not (made.double() - wanted).norm() <= ROUGH * wanted.norm():
+                return False
+    return True
+
+
+def _keeps_strides(bare: nn.Module, width: int) -> bool:
+    x = torch.ones(width, 3, dtype=torch.float64, device="cpu").t()
+    with torch.no_grad():
+        return not bool(bare(x).is_contiguous())
+
+
+def _reference(operator: Operator, bare: nn.Module, order: tuple[str, ...], x: torch.Tensor) -> torch.Tensor:
+    """What the operator computes, in float64, on an input of any number of axes."""
+    parameters = [bare.get_parameter(name).double() for name in order]
+    made: torch.Tensor = operator.reference(x.reshape(-1, x.shape[-1]), *parameters)
+    return made.reshape(*x.shape[:-1], made.shape[-1])
+
+
+def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(parameter.to(dtype), requires_grad=False)
+
+
+def _bare(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> nn.Module:
     """A module of its class and settings with other parameters and no hooks; the module itself is not touched."""
     bare: nn.Module = object.__new__(type(module))
     vars(bare).update(vars(nn.Module()))
-    vars(bare).update((name, value) for name, value in settings if name not in module._parameters)
+    vars(bare).update((name, value) for name, value in vars(module).items() if name not in _INTERNALS)
     bare._parameters.update({name: parameters.get(name) for name in module._parameters})
     return bare
 
@@ -195,35 +277,54 @@ def _traced(bare: nn.Module) -> fx.Graph:
     graphs = []
     for training in (False, True):
         bare.training = training
+        before = dict(vars(bare))
         tracer = fx.Tracer(param_shapes_constant=True)
         try:
             graphs.append(tracer.trace(bare))
         except fx.proxy.TraceError:
             raise Unrecognised("what it does depends on its input's values or sizes") from None
         except Exception as error:  # the forward runs in it
-            raise Unrecognised(
-                f"its forward is not traced: {str(error).splitlines()[0] if str(error) else error!r}"
-            ) from None
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise Unrecognised(f"its forward is not traced: {said}") from None
+        if vars(bare).keys() != before.keys() or any(vars(bare)[name] is not value for name, value in before.items()):
+            raise Unrecognised("it keeps something from one call to the next")
     evaluated, trained = graphs
     if str(evaluated) != str(trained):
         raise Unrecognised("it computes something else in training")
-    placeholders = 0
     for node in evaluated.nodes:
-        placeholders += node.op == "placeholder"
-        known = {
-            "placeholder": True,
-            "output": True,
-            "get_attr": node.target in bare._parameters,
-            "call_function": node.target in FUNCTIONS,
-            "call_method": node.target in METHODS,
-            "call_module": False,
-        }[node.op]
-        if not known:
+        if not _is_known(node, bare):
             name = getattr(node.target, "__name__", node.target)
             raise Unrecognised(f"no operator computes its {name}")
-    if placeholders != 1:
+    if sum(node.op == "placeholder" for node in evaluated.nodes) != 1:
         raise Unrecognised("its forward takes more than one tensor")
     return evaluated
+
+
+def _is_known(node: fx.Node, bare: nn.Module) -> bool:
+    """Whether it is part of a formula: no values are cut off, and nothing is moved elsewhere or narrowed."""
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op == "get_attr":
+        return node.target in bare._parameters
+    if node.target is getattr:
+        return node.args[1] in ATTRIBUTES
+    if any(isinstance(one, torch.dtype) and one != torch.float32 for one in (*node.args, *node.kwargs.values())):
+        return False
+    if node.target == "to":
+        return len(node.args) == 2 and not node.kwargs and not isinstance(node.args[1], str | torch.device)
+    return node.target in (METHODS if node.op == "call_method" else FUNCTIONS)
+
+
+def _without_float32(graph: fx.Graph) -> fx.Graph:
+    """The graph with float64 wherever it says float32, as norms do that would be too coarse in less."""
+    wide = fx.Graph()
+    wide.output(wide.graph_copy(graph, {}))
+    for node in list(wide.nodes):
+        node.args = tuple(torch.float64 if one is torch.float32 else one for one in node.args)
+        node.kwargs = {name: torch.float64 if one is torch.float32 else one for name, one in node.kwargs.items()}
+        if node.op == "call_method" and node.target == "float":
+            node.target = "double"
+    return wide
 
 
 def _fits(shape: tuple[int, ...]) -> bool:

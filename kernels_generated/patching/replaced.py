@@ -63,8 +63,8 @@ def _replacing(base: Any, equivalent: Equivalent) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         reduced: Any = base.__reduce_ex__(self, protocol)
         make, arguments, *rest = reduced
-        own_class = tuple(base if one is replacement.made else one for one in arguments)
-        return (_revived, (equivalent, make, own_class), *rest)
+        make, *own_class = (base if one is replacement.made else one for one in (make, *arguments))
+        return (_revived, (equivalent, make, tuple(own_class)), *rest)
 
     members = {
         "forward": forward, "__reduce_ex__": reduce, "__module__": __name__, "__doc__": base.__doc__,
@@ -92,6 +92,7 @@ class _Replacement:
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
+        self.attributes = len(vars(nn.Module())) + equivalent.own
         self.dtypes = frozenset(self.operator.interface.variants)
 
     def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
@@ -103,8 +104,10 @@ class _Replacement:
         tensors = [given[0], *(getattr(module, name) for name in self.equivalent.parameters)]
         if not all(type(one) in EXACT for one in tensors):
             return "not all of its tensors are plain ones"
+        if len(vars(module)) != self.attributes or module._modules or module._buffers:
+            return "it was given other attributes"
         for name, value in self.equivalent.settings:
-            if getattr(module, name) != value:
+            if not _same(getattr(module, name), value):
                 return f"its {name} is not {value} any more"
         x, device = tensors[0], tensors[0].device
         if device.type != "cuda" and backends.installed(device.type) is None:
@@ -117,6 +120,8 @@ class _Replacement:
             return "autocast is on"
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
             return GRADIENTS
+        if self.equivalent.keeps_strides and not x.is_contiguous():
+            return "its input is not contiguous, nor would its output be"
         return tensors if self._fits(tensors) else f"its input has the shape {list(x.shape)}"
 
     def _fits(self, tensors: Sequence[torch.Tensor]) -> bool:
@@ -132,6 +137,12 @@ class _Replacement:
                 if dims.setdefault(axis, n) != n:
                     return False
         return True
+
+
+def _same(now: Any, then: Any) -> bool:
+    if isinstance(then, functools.partial) and isinstance(now, functools.partial):
+        return (now.func, now.args, now.keywords) == (then.func, then.args, then.keywords)
+    return bool(now is then or now == then) or (now != now and then != then)  # NaN
 
 
 def _warn_of_gradients() -> None:

@@ -33,6 +33,8 @@ def run(model: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> dic
         torch.manual_seed(0)
         made = model(*_copied(given), **_copied(named))
         found = {path: one.detach().clone() for path, one in _tensors(made, "", set())}
+    if found and not any(torch.isfinite(one).any() for one in found.values()):
+        raise ValueError("the model's outputs on this example are not finite, so nothing can be compared")
     if not found:
         raise ValueError(
             f"the model returns no floating-point tensors that could be compared, but {type(made).__name__}"
@@ -103,4 +105,9 @@ def _tensors(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch
 
 def _copied(arguments: Any) -> Any:
     """What the model may write to, such as a cache of keys and values, is the caller's no more."""
-    return pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else copy.deepcopy(one), arguments)
+    try:
+        return pytree.tree_map(
+            lambda one: one.clone() if isinstance(one, torch.Tensor) else copy.deepcopy(one), arguments
+        )
+    except Exception as error:
+        raise TypeError(f"patch(): the example cannot be copied, as each run has to have its own: {error}") from error
