@@ -36,6 +36,7 @@ from .barriers import OURS, ROOT, Containment, attempts, what_namespaces_need
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
 START_S = 10.0  # in which the warden starts a supervisor; it takes a millisecond
+WARM_S = 60.0  # and one that imports a module first, for which it takes a fifth of a second
 LATE, LAST_WORDS_S = 1.1, 1.0  # when a supervisor is late: at this many times the time allowed, and so much more
 
 
@@ -82,6 +83,7 @@ def run(
     collect: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     held: Containment | None = None,
+    _warden: _Warden | None = None,
 ) -> Finished:
     """Runs ``argv`` (``argv[0]`` an absolute path) in a fresh directory that holds ``files`` and is removed afterwards.
 
@@ -89,8 +91,8 @@ def run(
     what holds it, by default all that this machine can do.  A program that misbehaves is a value (``breach``), never an
     exception.  Raises EnvironmentLacks where this machine starts no process, or has no room for the directory.
     """
-    limits, held = limits or Limits(), held or containment()
-    _warden.start()  # before there is a directory: should we be killed, its supervisor removes that
+    limits, held, warden = limits or Limits(), held or containment(), _warden or _PLAIN
+    warden.start()  # before there is a directory: should we be killed, its supervisor removes that
     folder = _directory({**(files or {}), ".stdin": stdin})
     leash: socket.socket | None = None
     try:
@@ -100,6 +102,7 @@ def run(
                 "argv": list(argv),
                 "cwd": folder,
                 "env": {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", **(env or {})},
+                "module": warden.module,
                 "wall_s": limits.wall_s,
                 "processes": limits.processes,
                 "filter": base64.b64encode(held.program).decode(),
@@ -114,7 +117,7 @@ def run(
                 },
             }
             with held.ruleset(folder, argv[0], packages()) as ruleset:
-                outcome, leash = _supervised(job, source, limits, ruleset)
+                outcome, leash = _supervised(warden, job, source, limits, ruleset)
         breach = outcome.breach
         if breach in ("", "signal") and outcome.returncode:
             if _starved(outcome.stderr):
@@ -146,15 +149,28 @@ def _directory(files: Mapping[str, bytes]) -> str:
     return folder
 
 
-def python_child(module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = ()) -> Finished:
-    """Runs ``main()`` of one of our own modules in a fresh Python: -I, -S, but with site-packages in reach.
+def python_child(
+    module: str, stdin: bytes, limits: Limits, *, bare: Sequence[str] = (), other: bool = False
+) -> Finished:
+    """Runs ``main()`` of one of our own modules in a Python of its own: -I, -S, but with site-packages in reach.
 
-    ``bare`` names packages whose ``__init__`` the child must not run (their modules are found all the same): that
-    keeps the child's imports to what it needs.  Top-level packages of ours must be among them: the child may not list
-    the folder that holds them.
+    The process is a fork of one that has the module imported, and called its ``warm()``, which takes longer than most
+    runs; that one never sees what a run is given.  ``bare`` names packages whose ``__init__`` it must not run (their
+    modules are found all the same): that keeps its imports to what it needs.  Top-level packages of ours must be among
+    them: the child may not list the folder that holds them.  ``other``: a fork of another such process, in which
+    strings have other hashes and objects other addresses.
     """
     prepare(tuple(bare))
-    return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env={"CUDA_TILE_CACHE_DIR": "off"})
+    warden = _warm(module, tuple(bare), other)
+    return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env=CHILD_ENVIRONMENT, _warden=warden)
+
+
+@functools.cache
+def _warm(module: str, bare: tuple[str, ...], other: bool) -> _Warden:
+    return _Warden(module, bare)
+
+
+CHILD_ENVIRONMENT = {"CUDA_TILE_CACHE_DIR": "off"}
 
 
 @functools.cache
@@ -253,9 +269,12 @@ class _Warden:
     """The process that starts runs; made on first use, anew if it was killed.
 
     A fork of ours uses the same one: a message is one run, whoever sends it, and the answer has a way of its own.
+    ``module``: what it imports first, so that runs of that need not; ``bare`` as for :func:`python_child`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "", bare: tuple[str, ...] = ()) -> None:
+        self.module, self._bare = module, bare
+        os.register_at_fork(after_in_child=self._forked)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -296,12 +315,14 @@ class _Warden:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
+                bare = dict.fromkeys(("evaluator", __package__, *self._bare))
+                at_hand = packages() if self.module else ()
                 self._process = subprocess.Popen(
-                    _python(f"{__package__}.warden", (), ("evaluator", __package__), str(theirs.fileno())),
+                    _python(f"{__package__}.warden", at_hand, [*bare], str(theirs.fileno()), self.module),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={},
+                    env={"LANG": "C.UTF-8", **CHILD_ENVIRONMENT} if self.module else {},
                     start_new_session=True,
                 )
             except OSError as error:
@@ -309,13 +330,12 @@ class _Warden:
                 raise cannot_start(error) from None
         self._socket = ours
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """In a fork, in which no other thread goes on: whoever held the lock."""
         self._lock = threading.Lock()
 
 
-_warden = _Warden()
-os.register_at_fork(after_in_child=_warden.forked)
+_PLAIN = _Warden()
 
 
 @dataclass(frozen=True)
@@ -330,7 +350,7 @@ class _Outcome:
 
 
 def _supervised(
-    job: Mapping[str, object], stdin: IO[bytes], limits: Limits, ruleset: int | None
+    warden: _Warden, job: Mapping[str, object], stdin: IO[bytes], limits: Limits, ruleset: int | None
 ) -> tuple[_Outcome, socket.socket]:
     """What came of the job, and the leash: its supervisor waits for it to close."""
     for _ in range(2):  # a program that may signal others can have stopped the warden
@@ -341,12 +361,12 @@ def _supervised(
         try:
             try:
                 given = [stdin.fileno(), out_w, err_w, theirs.fileno()]
-                _warden.send(json.dumps(job).encode(), given if ruleset is None else [*given, ruleset])
+                warden.send(json.dumps(job).encode(), given if ruleset is None else [*given, ruleset])
             finally:
                 os.close(out_w)
                 os.close(err_w)
                 theirs.close()
-            outcome = _gather(out_r, err_r, leash, limits)
+            outcome = _gather(out_r, err_r, leash, limits, WARM_S if warden.module else START_S)
         finally:
             os.close(out_r)
             os.close(err_r)
@@ -354,11 +374,11 @@ def _supervised(
                 leash.close()
         if outcome is not None:
             return outcome, leash
-        _warden.replace()
-    raise cannot_start(OSError(errno.EAGAIN, f"none in {2 * START_S:.0f} s"))
+        warden.replace()
+    raise cannot_start(OSError(errno.EAGAIN, f"none in {2 * (WARM_S if warden.module else START_S):.0f} s"))
 
 
-def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcome | None:
+def _gather(out: int, err: int, leash: socket.socket, limits: Limits, start_s: float) -> _Outcome | None:
     """Reads both streams within their bounds until the supervisor has ended the tree and both are at their end.
 
     The supervisor keeps the time; should it be killed or stopped itself, it is ended here.  None: there was none.
@@ -368,7 +388,7 @@ def _gather(out: int, err: int, leash: socket.socket, limits: Limits) -> _Outcom
     said = b""  # on the leash: the supervisor's number, then how the program ended, a line each
     flooded = late = False
     start = time.monotonic()
-    give_up = start + START_S
+    give_up = start + start_s
     with selectors.DefaultSelector() as selector:
         for source in (out, err, leash):
             selector.register(source, selectors.EVENT_READ)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import gc
+import importlib
 import json
 import os
 import resource
@@ -25,6 +26,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -36,10 +38,13 @@ WATCH_S = 0.02  # how often the number of processes and the directory are looked
 
 def main() -> None:
     """Serves runs until the caller's end of the socket, whose descriptor is the first argument, closes."""
-    control = int(sys.argv[1])
+    control, module = int(sys.argv[1]), sys.argv[2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle; it closes the leashes
     lockdown.adopt_orphans()  # of a supervisor that was killed
     gc.disable()
+    if module:
+        with contextlib.suppress(Exception):  # who is asked to run it says what is wrong with it
+            importlib.import_module(module).warm()
     gc.freeze()  # what a fork does not write to, it need not copy
     sock = socket.socket(fileno=control)
     poll = select.poll()
@@ -148,10 +153,26 @@ def _become(job: dict[str, Any], streams: tuple[int, int, int], ruleset: int) ->
         lockdown.end_with_parent()
         _isolate(ruleset, base64.b64decode(job["filter"]))
         os.closerange(3, 1024)
+        if job["module"]:
+            _run_here(job["module"], job["env"])
         os.execve(job["argv"][0], job["argv"], job["env"])
     except BaseException as error:
         _complain(2, job, error)
     os._exit(127)
+
+
+def _run_here(module: str, env: dict[str, str]) -> None:
+    """Becomes the program by being it: ``main()`` of a module that this process has imported.  Never returns."""
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[1:] = []
+    try:
+        importlib.import_module(module).main()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
 
 
 def _complain(stderr: int, job: dict[str, Any], error: BaseException) -> None:

@@ -124,7 +124,10 @@ def trace(
             for i in ready
         ],
     }
-    finished = python_child("evaluator.trace.child", json.dumps(question).encode(), limits.child(), bare=BARE)
+    # What is traced to be compared runs where another order of a set's strings, say, would show.
+    other = all(request.policy == "concrete" for request in requests)
+    data = json.dumps(question).encode()
+    finished = python_child("evaluator.trace.child", data, limits.child(), bare=BARE, other=other)
     answers = _Answers(finished, nonce, source, limits, chip.sm_count)
     results: list[Traced | Verdict] = []
     for i, axis_values in enumerate(axes):

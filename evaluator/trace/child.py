@@ -20,6 +20,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 # cuTile registers torch's and numpy's dtypes if it finds them: it finds the stand-in, and no numpy (60 ms).
@@ -42,19 +43,29 @@ class _Current:
         return getattr(self.recorder, name)
 
 
+_current = _Current()
+
+
+def warm() -> None:
+    """Imports what every request needs, before any came."""
+    gc.disable()  # a short life with few cycles; collecting costs a tenth of the imports
+    if "torch" in sys.modules:
+        return
+    sys.modules["torch"] = fake_torch.module(_current)  # type: ignore[arg-type]
+    # cuTile's tuner measures on a GPU: nothing for a plan, and 18 ms of imports.
+    sys.modules["cuda.tile.tune"] = fake_torch.Refusing("cuda.tile.tune", why="values to choose from belong in AXES")
+    import_module(".recorder", __package__)
+
+
 def main() -> None:
     """Reads the request, answers, and leaves by ``os._exit``: no exit handler of the candidate runs."""
-    gc.disable()  # a short life with few cycles; collecting costs a tenth of the imports
+    warm()
     request = json.load(sys.stdin.buffer)
     pipe = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 64), "wb", buffering=0)
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     answer = _Answer(pipe, request["nonce"])
-    current = _Current()
-    sys.modules["torch"] = fake_torch.module(current)  # type: ignore[arg-type]
-    # cuTile's tuner measures on a GPU: nothing for a plan, and 18 ms of imports.
-    sys.modules["cuda.tile.tune"] = fake_torch.Refusing("cuda.tile.tune", why="values to choose from belong in AXES")
     from .recorder import Exporter
 
     # Everything that starts or loads something is done: from here on this process only computes.
@@ -63,20 +74,20 @@ def main() -> None:
     answer.send({"ready": True})
     deadline = _Deadline(answer)
     deadline.set("import", request["import_s"])
-    module, failure = _load(request["source"], current)
+    module, failure = _load(request["source"], _current)
     answer.send({"imported": True})
     deadline.set("trace", request["trace_s"])
     exporter = Exporter(contract.FILENAME)
     for number, one in enumerate(request["requests"]):
         if failure is None:
             try:
-                result = _trace(module, request["task"], one, request["chip"], exporter, current, answer.sent)
+                result = _trace(module, request["task"], one, request["chip"], exporter, _current, answer.sent)
             except BaseException as error:
                 result = {"failure": _failure(error, "trace")}
             finally:
-                if current.recorder is not None:
-                    current.recorder.context.closed = True
-                current.recorder = None
+                if _current.recorder is not None:
+                    _current.recorder.context.closed = True
+                _current.recorder = None
         else:
             result = {"failure": failure}
         answer.send({"request": number, **result})

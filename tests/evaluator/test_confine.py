@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,7 +200,7 @@ def test_a_program_that_stops_its_supervisor_is_ended_soon_after_its_deadline() 
 def test_a_helper_process_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["/bin/true"]).returncode == 0
     monkeypatch.setattr(confine, "START_S", 0.5)
-    helper = confine._warden._process
+    helper = confine._PLAIN._process
     assert helper is not None
     helper.send_signal(signal.SIGSTOP)
     assert run(["/bin/true"]).returncode == 0
@@ -265,7 +267,7 @@ def test_a_caller_that_dies_takes_its_runs_along(tmp_path: Path) -> None:
 
 def test_a_run_works_again_after_the_helper_process_was_killed() -> None:
     assert run(["/bin/true"]).returncode == 0
-    helper = confine._warden._process
+    helper = confine._PLAIN._process
     assert helper is not None
     helper.kill()
     helper.wait()
@@ -280,11 +282,62 @@ def test_a_python_child_is_isolated_but_finds_our_modules(tmp_path: Path, monkey
     assert b"JSONDecodeError" in done.stderr_tail
 
 
+WARMED = """
+import json, os, sys
+state = []
+warmed = os.getpid()
+
+def warm():
+    state.append("warm")
+
+def main():
+    state.append("run")
+    asked = sys.stdin.read()
+    if asked == "leave":
+        raise ValueError("as asked")
+    own = os.listdir(".")
+    open("written", "w").close()
+    facts = {"state": state, "hash": hash("a"), "asked": asked, "own": own, "argv": sys.argv[1:], "home": os.environ["HOME"]}
+    print(json.dumps({**facts, "fork": os.getpid() != warmed, "environment": sorted(os.environ)}), flush=True)
+"""
+
+
+def test_a_child_begins_with_its_module_imported_and_sees_nothing_of_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "warmed.py").write_text(WARMED)
+    monkeypatch.syspath_prepend(folder)
+
+    def said(asked: str, **named: Any) -> dict[str, Any]:
+        done = python_child("warmed", asked.encode(), Limits(wall_s=20, processes=1), bare=BARE, **named)
+        assert done.returncode == 0, done.stderr_tail
+        return dict(json.loads(done.stdout))
+
+    first, second, other = said("one"), said("two"), said("three", other=True)
+    for one in (first, second, other):
+        assert one["state"] == ["warm", "run"]
+        assert one["fork"]
+        assert not one["own"]
+        assert not one["argv"]
+        assert one["environment"] == ["CUDA_TILE_CACHE_DIR", "HOME", "LANG", "PATH", "TMPDIR"]
+    assert [one["asked"] for one in (first, second, other)] == ["one", "two", "three"]
+    assert first["home"] != second["home"]
+    assert first["hash"] == second["hash"] != other["hash"]
+    failed = python_child("warmed", b"leave", Limits(wall_s=20), bare=BARE)
+    assert failed.returncode == 1
+    assert failed.stderr_tail.endswith(b"ValueError: as asked\n")
+    missing = python_child("no_such_module", b"", Limits(wall_s=20), bare=BARE)
+    assert missing.returncode == 1
+    assert missing.stderr_tail.endswith(b"ModuleNotFoundError: No module named 'no_such_module'\n")
+
+
 def test_a_childs_modules_are_compiled_once_for_all_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "child.py").write_text("def main():\n    print('ran')\n")
     monkeypatch.setattr(confine, "ROOT", tmp_path)
-    python_child("mine.child", b"", Limits(wall_s=20), bare=("mine",))
+    confine.prepare.__wrapped__(("mine",))
     (compiled,) = (tmp_path / "mine" / "__pycache__").iterdir()
     assert compiled.name.startswith("child.")
 
