@@ -36,7 +36,7 @@ from .barriers import OURS, ROOT, Containment, attempts, what_namespaces_need
 MIB = 2**20
 STDERR_TAIL_BYTES = 16 * 1024
 START_S = 10.0  # in which the warden starts a supervisor; it takes a millisecond
-WARM_S = 60.0  # and one that imports a module first, for which it takes a fifth of a second
+WARM_S = 60.0  # and its first, where it imports a module before, for which it takes a fifth of a second
 LATE, LAST_WORDS_S = 1.1, 1.0  # when a supervisor is late: at this many times the time allowed, and so much more
 
 
@@ -274,6 +274,7 @@ class _Warden:
 
     def __init__(self, module: str = "", bare: tuple[str, ...] = ()) -> None:
         self.module, self._bare = module, bare
+        self.start_s = START_S  # in which it starts a run
         os.register_at_fork(after_in_child=self._forked)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -329,6 +330,7 @@ class _Warden:
                 ours.close()
                 raise cannot_start(error) from None
         self._socket = ours
+        self.start_s = WARM_S if self.module else START_S
 
     def _forked(self) -> None:
         """In a fork, in which no other thread goes on: whoever held the lock."""
@@ -366,16 +368,17 @@ def _supervised(
                 os.close(out_w)
                 os.close(err_w)
                 theirs.close()
-            outcome = _gather(out_r, err_r, leash, limits, WARM_S if warden.module else START_S)
+            outcome = _gather(out_r, err_r, leash, limits, warden.start_s)
         finally:
             os.close(out_r)
             os.close(err_r)
             if outcome is None:
                 leash.close()
         if outcome is not None:
+            warden.start_s = START_S
             return outcome, leash
         warden.replace()
-    raise cannot_start(OSError(errno.EAGAIN, f"none in {2 * (WARM_S if warden.module else START_S):.0f} s"))
+    raise cannot_start(OSError(errno.EAGAIN, f"none in {2 * warden.start_s:.0f} s"))
 
 
 def _gather(out: int, err: int, leash: socket.socket, limits: Limits, start_s: float) -> _Outcome | None:

@@ -297,7 +297,8 @@ def main():
         raise ValueError("as asked")
     own = os.listdir(".")
     open("written", "w").close()
-    facts = {"state": state, "hash": hash("a"), "asked": asked, "own": own, "argv": sys.argv[1:], "home": os.environ["HOME"]}
+    facts = {"state": state, "hash": hash("a"), "asked": asked, "own": own, "argv": sys.argv[1:]}
+    facts["home"] = os.environ["HOME"]
     print(json.dumps({**facts, "fork": os.getpid() != warmed, "environment": sorted(os.environ)}), flush=True)
 """
 
