@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 
 from kernels_generated.ops import operators
 
+from .attended import Attending, Attends, Attention
 from .patch_report import Patched, PatchedModule
 from .recognition import Equivalent, Unrecognised, recognised
-from .replaced import declined, is_replaced, replace, restore
+from .replaced import Computed, declined, is_replaced, replace, restore, watched
 from .twice import ONE, WHOLE, difference, limit, run
 
 FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
@@ -40,11 +41,14 @@ def patch(model: nn.Module, /, *example: Any, check: bool = True, **named: Any) 
             "before; patch(model, check=False) does not compare"
         )
     kind = type(model).__name__
-    before = run(model, example, named) if check else {}
+    before: dict[str, torch.Tensor] = {}
+    attending: dict[int, Attention | str] = {}
+    if check:
+        before, attending = _attentions(model, example, named)
     errors: dict[str, float] = {}
     most = 0.0
     try:
-        modules = _replaced(model, _device(model, example, named))
+        modules = _replaced(model, _device(model, example, named), attending)
         if check:
             seen, after = _watched(model, modules, example, named)
             held = _held(model, modules, seen)
@@ -92,11 +96,38 @@ def _device(model: nn.Module, *arguments: Any) -> torch.device:
     return next((one.device for one in tensors if isinstance(one, torch.Tensor)), torch.device("cpu"))
 
 
-def _replaced(model: nn.Module, device: torch.device) -> list[PatchedModule]:
+def _attentions(
+    model: nn.Module, example: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[dict[str, torch.Tensor], dict[int, Attention | str]]:
+    """The outputs of the model as it is, and of each module whose own forward attends, by its id, what would."""
+    found: dict[int, Attention | str] = {}
+    running: list[int] = []
+    hooks = []
+    for module in model.modules():
+        hooks.append(module.register_forward_pre_hook(lambda module, _: running.append(id(module))))
+        hooks.append(module.register_forward_hook(lambda *_: running.pop() and None, always_call=True))
+
+    def seen(what: Attention | str, own: torch.Tensor, made: torch.Tensor) -> None:
+        if running and not isinstance(found.get(running[-1]), Attention):
+            found[running[-1]] = what
+
+    try:
+        with Attending(seen, only_look=True):
+            return run(model, example, named), found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _replaced(model: nn.Module, device: torch.device, attending: Mapping[int, Attention | str]) -> list[PatchedModule]:
     """All modules that compute something; those that an operator stands for are replaced now."""
     modules = []
     known: dict[Any, Equivalent | str] = {}
     for name, module in list(model.named_modules()):
+        attention = attending.get(id(module))
+        if attention is not None:
+            modules.append(_attends(name, module, attention))
+            continue
         if module._modules and not module._parameters:
             continue  # what it does its parts do, or functions that nobody replaces
         kind = type(module).__name__
@@ -113,6 +144,20 @@ def _replaced(model: nn.Module, device: torch.device) -> list[PatchedModule]:
                 lacking = f"its class takes no other in its place: {error}"
         modules.append(PatchedModule(name, kind, "" if lacking else equivalent.operator, lacking))
     return modules
+
+
+def _attends(name: str, module: nn.Module, attention: Attention | str) -> PatchedModule:
+    """A module that attends; where an operator can, it is replaced now."""
+    kind = type(module).__name__
+    if isinstance(attention, str):
+        return PatchedModule(name, kind, "", attention)
+    if "forward" in vars(module):
+        return PatchedModule(name, kind, "", "its forward was replaced, on this module alone")
+    try:
+        replace(module, Attends())
+    except TypeError as error:
+        return PatchedModule(name, kind, "", f"its class takes no other in its place: {error}")
+    return PatchedModule(name, kind, attention.operator, "")
 
 
 def _lacking(module: nn.Module, equivalent: Equivalent, device: torch.device) -> str:
@@ -151,18 +196,31 @@ def _watched(
 
         return hook
 
+    def attended(name: str) -> Callable[[Attention | str, torch.Tensor, torch.Tensor], None]:
+        def tell(found: Attention | str, own: torch.Tensor, made: torch.Tensor) -> None:
+            reason = found if isinstance(found, str) else ""
+            seen.setdefault(name, []).append(_Call(None if reason else difference(own, made), reason, made.dtype))
+
+        return tell
+
     parts = dict(model.named_modules())
     hooks = []
-    for one in modules:
-        if one.operator:
-            own = type(parts[one.name]).tilewright.own  # type: ignore[attr-defined]
-            watch = watching(one.name, own)
-            hooks.append(parts[one.name].register_forward_hook(watch, with_kwargs=True, prepend=True))
     try:
+        for one in modules:
+            if one.operator:
+                part = parts[one.name]
+                replacement = type(part).tilewright  # type: ignore[attr-defined]
+                if isinstance(replacement, Computed):
+                    watch = watching(one.name, replacement.own)
+                    hooks.append(part.register_forward_hook(watch, with_kwargs=True, prepend=True))
+                else:
+                    watched[id(part)] = attended(one.name)
         return seen, run(model, example, named)
     finally:
         for hook in hooks:
             hook.remove()
+        for part in parts.values():
+            watched.pop(id(part), None)
 
 
 def _held(
@@ -191,7 +249,7 @@ def _held(
 
 def _compared(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], most: float) -> dict[str, float]:
     """How the outputs differ, by their paths.  Raises RuntimeError where that is more than rounding."""
-    errors = {path: difference(before[path], after[path]) for path in before.keys() & after.keys()}
+    errors = {path: difference(before[path], after[path]) for path in before if path in after}
     if before.keys() != after.keys():
         raise RuntimeError(
             f"patch(): the outputs were {', '.join(before)}, and are {', '.join(after)}; nothing is patched"

@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from kernels_generated.ops import operators, warn_caller
-from kernels_generated.runtime import backend as backends
 
+from .attended import Attending, Attends, Attention
+from .fitness import GRADIENTS, unfit
 from .recognition import Equivalent
 
-EXACT = (torch.Tensor, nn.Parameter)  # a class of its own may compute what it likes
-GRADIENTS = "gradients are recorded"
+Substitute = Equivalent | Attends  # for a module's forward
 
 
-def replace(module: nn.Module, equivalent: Equivalent) -> None:
-    """Gives the module a class of its class's whose forward is the equivalent's operator."""
+def replace(module: nn.Module, substitute: Substitute) -> None:
+    """Gives the module a class of its class's whose forward is the substitute."""
     own: Any = type(module)
-    module.__class__ = _replacing(own, equivalent)
+    module.__class__ = _replacing(own, substitute)
 
 
 def restore(module: nn.Module) -> None:
@@ -40,86 +40,106 @@ def is_replaced(module: nn.Module) -> bool:
 
 
 def declined(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> str:
-    """Why a replaced module computes such a call itself; empty where its operator does."""
+    """Why a module with an equivalent computes such a call itself; empty where its operator does."""
     operands = type(module).tilewright.operands(module, given, named)  # type: ignore[attr-defined]
     return operands if isinstance(operands, str) else ""
 
 
-@functools.cache
-def _replacing(base: Any, equivalent: Equivalent) -> type[nn.Module]:
-    """The class of modules of the class ``base`` that have this equivalent; one for all of them, as pickles name it."""
-    replacement = _Replacement(base, equivalent)
-    call, own = replacement.operator.packet.default, base.forward
+# Who is told of the attention of a module while it is compared, by the module's id.
+watched: dict[int, Callable[[Attention | str, torch.Tensor, torch.Tensor], None]] = {}
 
-    @functools.wraps(own)
-    def forward(self: nn.Module, *given: Any, **named: Any) -> Any:
-        operands = replacement.operands(self, given, named)
-        if not isinstance(operands, str):
-            return call(*operands)
-        if operands == GRADIENTS and not torch.compiler.is_compiling():
-            _warn_of_gradients()
-        return base.forward(self, *given, **named)
+
+@functools.cache
+def _replacing(base: Any, substitute: Substitute) -> type[nn.Module]:
+    """The class of modules of the class ``base`` with this substitute; one for all of them, as pickles name it."""
+    replacement = _Attending(base) if isinstance(substitute, Attends) else Computed(base, substitute)
+    forward = replacement.run
+
+    @functools.wraps(base.forward)
+    def run(self: nn.Module, *given: Any, **named: Any) -> Any:
+        return forward(self, given, named)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
         reduced: Any = base.__reduce_ex__(self, protocol)
         make, arguments, *rest = reduced
         make, *own_class = (base if one is replacement.made else one for one in (make, *arguments))
-        return (_revived, (equivalent, make, tuple(own_class)), *rest)
+        return (_revived, (substitute, make, tuple(own_class)), *rest)
 
     members = {
-        "forward": forward, "__reduce_ex__": reduce, "__module__": __name__, "__doc__": base.__doc__,
+        "forward": run, "__reduce_ex__": reduce, "__module__": __name__, "__doc__": base.__doc__,
         "tilewright": replacement,
     }  # fmt: skip
     replacement.made = type(f"Patched{base.__name__}", (base,), members)
     return replacement.made
 
 
-def _revived(equivalent: Equivalent, make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
+def _revived(substitute: Substitute, make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
     """What a pickle or a copy of a replaced module begins with; its state is set after."""
     module = make(*arguments)
-    replace(module, equivalent)
+    replace(module, substitute)
     return module
 
 
 class _Replacement:
-    """What the class of replaced modules knows.  made: that class.  base: the modules' own."""
+    """What the class of replaced modules knows.  made: that class.  base: the modules' own, own: its forward."""
 
     made: type[nn.Module]
 
+    def __init__(self, base: type[nn.Module]) -> None:
+        self.base, self.own = base, base.forward
+
+    def is_whole(self, module: nn.Module) -> bool:
+        """Whether the module still has the class that it was given, and that the forward it had then."""
+        return type(module) is self.made and self.base.forward is self.own
+
+
+class _Attending(_Replacement):
+    """The forward stays, its attention is an operator's."""
+
+    def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or not self.is_whole(module):
+            return self.base.forward(module, *given, **named)
+        with Attending(watched.get(id(module)) if watched else None):
+            return self.base.forward(module, *given, **named)
+
+
+class Computed(_Replacement):
+    """The forward is an operator."""
+
     def __init__(self, base: type[nn.Module], equivalent: Equivalent) -> None:
-        self.base, self.own, self.equivalent = base, base.forward, equivalent
+        super().__init__(base)
+        self.equivalent = equivalent
         self.operator = operators()[equivalent.operator]
+        self.call = self.operator.packet.default
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
         self.attributes = len(vars(nn.Module())) + equivalent.own
-        self.dtypes = frozenset(self.operator.interface.variants)
+
+    def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        operands = self.operands(module, given, named)
+        if not isinstance(operands, str):
+            return self.call(*operands)
+        if operands == GRADIENTS and not torch.compiler.is_compiling():
+            _warn_of_gradients()
+        return self.base.forward(module, *given, **named)
 
     def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
         """The operator's arguments; where it does not compute what the module would, why not."""
-        if type(module) is not self.made or self.base.forward is not self.own:
+        if not self.is_whole(module):
             return "its class was changed"
         if len(given) != 1 or named:
             return "it was called with other arguments than one tensor"
-        tensors = [given[0], *(getattr(module, name) for name in self.equivalent.parameters)]
-        if not all(type(one) in EXACT for one in tensors):
-            return "not all of its tensors are plain ones"
         if len(vars(module)) != self.attributes or module._modules or module._buffers:
             return "it was given other attributes"
         for name, value in self.equivalent.settings:
             if not _same(getattr(module, name), value):
                 return f"its {name} is not {value} any more"
-        x, device = tensors[0], tensors[0].device
-        if device.type != "cuda" and backends.installed(device.type) is None:
-            return f"its input is on {device.type}"
-        if any(one.device != device for one in tensors) or any(one.layout is not torch.strided for one in tensors):
-            return "its tensors are not in one place, or not dense"
-        if tuple(one.dtype for one in tensors) not in self.dtypes:
-            return f"its tensors are {', '.join(str(one.dtype).removeprefix('torch.') for one in tensors)}"
-        if torch.is_autocast_enabled(device.type):
-            return "autocast is on"
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-            return GRADIENTS
+        x = given[0]
+        tensors = [x, *(getattr(module, name) for name in self.equivalent.parameters)]
+        reason = unfit(tensors, self.operator)
+        if reason:
+            return reason
         if self.equivalent.keeps_strides and not x.is_contiguous():
             return "its input is not contiguous, nor would its output be"
         return tensors if self._fits(tensors) else f"its input has the shape {list(x.shape)}"

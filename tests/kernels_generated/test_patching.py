@@ -540,6 +540,119 @@ def test_inputs_in_any_place(chip: emulator.Emulated) -> None:
         torch.testing.assert_close(module(x), wanted, rtol=2e-2, atol=1e-2)
 
 
+# ---------------------------------------------------------------------------------------------------- attention
+
+
+class Attention(nn.Module):
+    """Heads of 16; ``said`` are arguments of scaled_dot_product_attention."""
+
+    def __init__(self, heads: int = 2, shared: int = 2, **said: Any) -> None:
+        super().__init__()
+        self.heads, self.shared, self.said, self.dropout, self.calls = (
+            heads,
+            shared,
+            {"is_causal": True, **said},
+            0.0,
+            0,
+        )
+        self.q, self.kv = nn.Linear(WIDTH, heads * 16), nn.Linear(WIDTH, 2 * shared * 16)
+        self.proj = nn.Linear(heads * 16, WIDTH)
+        self.to(BF16)
+
+    def forward(self, x: torch.Tensor, cache: list[torch.Tensor] | None = None) -> torch.Tensor:
+        self.calls += 1
+        B, T, _ = x.shape
+        q = self.q(x).view(B, T, self.heads, 16).transpose(1, 2)
+        k, v = (one.view(B, T, self.shared, 16).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        if cache is not None:
+            cache.append(k)
+        dropout = self.dropout if self.training else 0.0
+        made = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, **self.said)
+        return self.proj(made.transpose(1, 2).reshape(B, T, -1))
+
+
+GROUPED = "matmul_div_add_softmax_2821c9"
+ATTENTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "causal": ({}, "attention_qkv", ""),
+    "its scale said": ({"scale": 0.25}, "attention_qkv", ""),
+    "grouped": ({"heads": 4, "enable_gqa": True}, GROUPED, ""),
+    "one head of keys": ({"shared": 1, "enable_gqa": True}, GROUPED, ""),
+    "another scale": ({"scale": 0.5}, "", "its attention is scaled by 0.5"),
+    "not causal": ({"is_causal": False}, "", "its attention is not causal"),
+    "a mask": ({"is_causal": False, "attn_mask": torch.ones(5, 5, dtype=torch.bool)}, "", "its attention takes a mask"),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTIONS)
+@torch.no_grad()
+def test_attention_in_a_forward(chip: emulator.Emulated, case: str) -> None:
+    named, operator, reason = ATTENTIONS[case]
+    torch.manual_seed(2)
+    model, x = nn.Sequential(Attention(**named), LlamaNorm().to(BF16)), x_of(2, 5)
+    expected, calls = model(x), model[0].calls
+    report = kernels_generated.patch(model, x)
+    assert model[0].calls == calls + 2  # as it was, and patched; no third time, which would fill a cache twice
+    (one,) = [one for one in report.modules if one.kind == "Attention"]
+    assert (one.operator, one.reason) == (operator, reason)
+    assert report.left == (() if operator else (one,))
+    before = chip.launches
+    found = model(x)
+    assert chip.launches - before == (5 if operator else 4)
+    torch.testing.assert_close(found, expected, rtol=5e-2, atol=2e-2)
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert torch.equal(other(x), found)
+    kernels_generated.unpatch(other)
+    assert type(other[0]) is Attention
+    assert torch.equal(other(x), expected)
+
+
+@torch.no_grad()
+def test_attention_that_is_another_at_a_call_is_pytorchs_own(chip: emulator.Emulated) -> None:
+    plain = Attention()
+    model = copy.deepcopy(plain)
+    report = kernels_generated.patch(model, x_of(2, 5), cache=[])
+    assert next(one for one in report.replaced if one.kind == "Attention").error is not None
+
+    def equal(x: torch.Tensor, **named: Any) -> bool:
+        torch.manual_seed(0)
+        expected = plain(x, **named)
+        torch.manual_seed(0)
+        return torch.allclose(model(x, **named), expected, rtol=5e-2, atol=2e-2)
+
+    assert equal(x_of(1, 3), cache=[])
+    assert equal(x_of(2, 0))
+    for changes in (
+        {"is_causal": False},
+        {"is_causal": True, "scale": 2.0},
+        {"attn_mask": torch.eye(5) > 0, "is_causal": False},
+    ):
+        plain.said, model.said = changes, changes
+        assert equal(x_of(2, 5))
+    plain.said = model.said = {"is_causal": True}
+    plain.dropout = model.dropout = 0.5
+    plain.train()
+    model.train()
+    before = chip.launches
+    assert equal(x_of(2, 5))
+    assert chip.launches - before == 3
+
+
+def test_attention_whose_gradients_are_recorded_is_pytorchs_own(chip: emulator.Emulated) -> None:
+    plain = Attention()
+    model = copy.deepcopy(plain)
+    kernels_generated.patch(model, x_of(2, 5))
+    for one in (plain, model):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ops.ThroughPyTorch)
+            one(x_of(2, 5)).sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+def test_attention_that_is_not_asked_for_by_an_example_is_left(chip: emulator.Emulated) -> None:
+    report = kernels_generated.patch(Attention(), check=False)
+    assert [one.kind for one in report.modules] == ["Linear"] * 3
+
+
 # ---------------------------------------------------------------------------------------------------- with PyTorch
 
 
@@ -667,7 +780,7 @@ def test_a_module_that_differs_from_its_operator_stays_as_it_is(
     """What recognition should have seen, the check sees."""
     model, idx = Model(), tokens()
     expected = Model().eval()(idx)
-    own = replaced._Replacement.operands
+    own = replaced.Computed.operands
 
     def operands(self: Any, module: nn.Module, *arguments: Any) -> Any:
         found = own(self, module, *arguments)
@@ -675,7 +788,7 @@ def test_a_module_that_differs_from_its_operator_stays_as_it_is(
             found = [found[0], found[1][:-1] if wrong == "head" else found[1] * 1.1]
         return found
 
-    monkeypatch.setattr(replaced._Replacement, "operands", operands)
+    monkeypatch.setattr(replaced.Computed, "operands", operands)
     report = kernels_generated.patch(model, idx)
     (left,) = [one for one in report.left if one.name == wrong]
     assert re.fullmatch(r"\w+ differs from it by (inf|[\d.]+e-02|1\.0e-01), and rounding is at most 1e-02", left.reason)
