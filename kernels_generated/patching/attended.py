@@ -31,9 +31,11 @@ class Attends:
 
 @dataclass(frozen=True)
 class Attention:
-    """One call.  ``run`` gives what scaled_dot_product_attention would give."""
+    """One call.  ``run`` gives what scaled_dot_product_attention would give.  The dtypes are its arguments'."""
 
     operator: str
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
     run: Callable[[], torch.Tensor]
 
 
@@ -69,15 +71,15 @@ def attention(
     reason = unfit((query, key, value), operator)
     if reason:
         return reason
-    call = operator.packet.default
+    call, dtypes = operator.packet.default, (query.dtype, key.dtype, value.dtype)
     if heads == H:
-        return Attention(name, lambda: call(query, key, value))
+        return Attention(name, dtypes, query.device, lambda: call(query, key, value))
 
     def grouped() -> torch.Tensor:
         made: torch.Tensor = call(query.unflatten(1, (heads, H // heads)), key, value.transpose(1, 2))
         return made.flatten(2, 3).transpose(1, 2)
 
-    return Attention(name, grouped)
+    return Attention(name, dtypes, query.device, grouped)
 
 
 class Attending(TorchFunctionMode):

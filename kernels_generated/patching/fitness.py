@@ -12,6 +12,7 @@ from kernels_generated.runtime import backend as backends
 
 EXACT = (torch.Tensor, nn.Parameter)  # a class of its own may compute what it likes
 GRADIENTS = "gradients are recorded"
+FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
 
 
 def unfit(tensors: Sequence[torch.Tensor], operator: Operator) -> str:
@@ -26,6 +27,8 @@ def unfit(tensors: Sequence[torch.Tensor], operator: Operator) -> str:
     dtypes = tuple(one.dtype for one in tensors)
     if dtypes not in operator.interface.variants:
         return f"its tensors are {', '.join(str(dtype).removeprefix('torch.') for dtype in dict.fromkeys(dtypes))}"
+    if operator.contracts and torch.float32 in dtypes:
+        return FLOAT32
     if torch.is_autocast_enabled(device.type):
         return "autocast is on"
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):

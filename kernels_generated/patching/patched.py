@@ -14,12 +14,11 @@ from torch.utils import _pytree as pytree
 from kernels_generated.ops import operators
 
 from .attended import Attending, Attends, Attention
+from .fitness import FLOAT32
 from .patch_report import Patched, PatchedModule
 from .recognition import Equivalent, Unrecognised, recognised
-from .replaced import Computed, declined, is_replaced, replace, restore, watched
+from .replaced import Computed, Substitute, declined, is_replaced, replace, restore, watched
 from .twice import ONE, WHOLE, difference, limit, run
-
-FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
 
 
 def patch(model: nn.Module, /, *example: Any, check: bool = True, **named: Any) -> Patched:
@@ -102,10 +101,17 @@ def _attentions(
     """The outputs of the model as it is, and of each module whose own forward attends, by its id, what would."""
     found: dict[int, Attention | str] = {}
     running: list[int] = []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        running.append(id(module))
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
     hooks = []
     for module in model.modules():
-        hooks.append(module.register_forward_pre_hook(lambda module, _: running.append(id(module))))
-        hooks.append(module.register_forward_hook(lambda *_: running.pop() and None, always_call=True))
+        hooks.append(module.register_forward_pre_hook(enter))
+        hooks.append(module.register_forward_hook(leave, always_call=True))
 
     def seen(what: Attention | str, own: torch.Tensor, made: torch.Tensor) -> None:
         if running and not isinstance(found.get(running[-1]), Attention):
@@ -136,12 +142,7 @@ def _replaced(model: nn.Module, device: torch.device, attending: Mapping[int, At
         except Unrecognised as reason:
             modules.append(PatchedModule(name, kind, "", str(reason)))
             continue
-        lacking = _lacking(module, equivalent, device)
-        if not lacking:
-            try:
-                replace(module, equivalent)
-            except TypeError as error:
-                lacking = f"its class takes no other in its place: {error}"
+        lacking = _lacking(module, equivalent, device) or _lets(module, equivalent)
         modules.append(PatchedModule(name, kind, "" if lacking else equivalent.operator, lacking))
     return modules
 
@@ -153,11 +154,17 @@ def _attends(name: str, module: nn.Module, attention: Attention | str) -> Patche
         return PatchedModule(name, kind, "", attention)
     if "forward" in vars(module):
         return PatchedModule(name, kind, "", "its forward was replaced, on this module alone")
+    lacking = operators()[attention.operator].lacks(attention.dtypes, attention.device) or _lets(module, Attends())
+    return PatchedModule(name, kind, "" if lacking else attention.operator, lacking)
+
+
+def _lets(module: nn.Module, substitute: Substitute) -> str:
+    """Replaces it; why its class forbids that, where it does."""
     try:
-        replace(module, Attends())
+        replace(module, substitute)
     except TypeError as error:
-        return PatchedModule(name, kind, "", f"its class takes no other in its place: {error}")
-    return PatchedModule(name, kind, attention.operator, "")
+        return f"its class takes no other in its place: {error}"
+    return ""
 
 
 def _lacking(module: nn.Module, equivalent: Equivalent, device: torch.device) -> str:
