@@ -30,7 +30,7 @@ class Attends:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionCall:
     """One call.  ``run`` gives what scaled_dot_product_attention would give.  The dtypes are its arguments'."""
 
     operator: str
@@ -48,7 +48,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Attention | str:
+) -> AttentionCall | str:
     """The operator's call for arguments of scaled_dot_product_attention; why there is none."""
     if attn_mask is not None:
         return "its attention takes a mask"
@@ -73,13 +73,13 @@ def attention(
         return reason
     call, dtypes = operator.packet.default, (query.dtype, key.dtype, value.dtype)
     if heads == H:
-        return Attention(name, dtypes, query.device, lambda: call(query, key, value))
+        return AttentionCall(name, dtypes, query.device, lambda: call(query, key, value))
 
     def grouped() -> torch.Tensor:
         made: torch.Tensor = call(query.unflatten(1, (heads, H // heads)), key, value.transpose(1, 2))
         return made.flatten(2, 3).transpose(1, 2)
 
-    return Attention(name, dtypes, query.device, grouped)
+    return AttentionCall(name, dtypes, query.device, grouped)
 
 
 class Attending(TorchFunctionMode):
@@ -90,7 +90,9 @@ class Attending(TorchFunctionMode):
     """
 
     def __init__(
-        self, seen: Callable[[Attention | str, torch.Tensor, torch.Tensor], None] | None = None, only_look: bool = False
+        self,
+        seen: Callable[[AttentionCall | str, torch.Tensor, torch.Tensor], None] | None = None,
+        only_look: bool = False,
     ) -> None:
         super().__init__()
         self._seen, self._only_look = seen, only_look
@@ -102,7 +104,7 @@ class Attending(TorchFunctionMode):
         if isinstance(found, str) and self._seen is None:
             return func(*args, **(kwargs or {}))
         if self._seen is None:
-            assert isinstance(found, Attention)
+            assert isinstance(found, AttentionCall)
             return found.run()
         own = func(*args, **(kwargs or {}))
         made = own if isinstance(found, str) or self._only_look else found.run()

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from kernels_generated.ops import operators
 
-from .attended import Attending, Attends, Attention
+from .attended import Attending, Attends, AttentionCall
 from .fitness import FLOAT32
 from .patch_report import Patched, PatchedModule
 from .recognition import Equivalent, Unrecognised, recognised
@@ -41,7 +41,7 @@ def patch(model: nn.Module, /, *example: Any, check: bool = True, **named: Any) 
         )
     kind = type(model).__name__
     before: dict[str, torch.Tensor] = {}
-    attending: dict[int, Attention | str] = {}
+    attending: dict[int, AttentionCall | str] = {}
     if check:
         before, attending = _attentions(model, example, named)
     errors: dict[str, float] = {}
@@ -97,9 +97,9 @@ def _device(model: nn.Module, *arguments: Any) -> torch.device:
 
 def _attentions(
     model: nn.Module, example: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], dict[int, Attention | str]]:
+) -> tuple[dict[str, torch.Tensor], dict[int, AttentionCall | str]]:
     """The outputs of the model as it is, and of each module whose own forward attends, by its id, what would."""
-    found: dict[int, Attention | str] = {}
+    found: dict[int, AttentionCall | str] = {}
     running: list[int] = []
 
     def enter(module: nn.Module, _: Any) -> None:
@@ -113,8 +113,8 @@ def _attentions(
         hooks.append(module.register_forward_pre_hook(enter))
         hooks.append(module.register_forward_hook(leave, always_call=True))
 
-    def seen(what: Attention | str, own: torch.Tensor, made: torch.Tensor) -> None:
-        if running and not isinstance(found.get(running[-1]), Attention):
+    def seen(what: AttentionCall | str, own: torch.Tensor, made: torch.Tensor) -> None:
+        if running and not isinstance(found.get(running[-1]), AttentionCall):
             found[running[-1]] = what
 
     try:
@@ -125,7 +125,9 @@ def _attentions(
             hook.remove()
 
 
-def _replaced(model: nn.Module, device: torch.device, attending: Mapping[int, Attention | str]) -> list[PatchedModule]:
+def _replaced(
+    model: nn.Module, device: torch.device, attending: Mapping[int, AttentionCall | str]
+) -> list[PatchedModule]:
     """All modules that compute something; those that an operator stands for are replaced now."""
     modules = []
     known: dict[Any, Equivalent | str] = {}
@@ -147,7 +149,7 @@ def _replaced(model: nn.Module, device: torch.device, attending: Mapping[int, At
     return modules
 
 
-def _attends(name: str, module: nn.Module, attention: Attention | str) -> PatchedModule:
+def _attends(name: str, module: nn.Module, attention: AttentionCall | str) -> PatchedModule:
     """A module that attends; where an operator can, it is replaced now."""
     kind = type(module).__name__
     if isinstance(attention, str):
@@ -203,8 +205,8 @@ def _watched(
 
         return hook
 
-    def attended(name: str) -> Callable[[Attention | str, torch.Tensor, torch.Tensor], None]:
-        def tell(found: Attention | str, own: torch.Tensor, made: torch.Tensor) -> None:
+    def attended(name: str) -> Callable[[AttentionCall | str, torch.Tensor, torch.Tensor], None]:
+        def tell(found: AttentionCall | str, own: torch.Tensor, made: torch.Tensor) -> None:
             reason = found if isinstance(found, str) else ""
             seen.setdefault(name, []).append(_Call(None if reason else difference(own, made), reason, made.dtype))
 

@@ -16,9 +16,11 @@ from torch import nn
 
 from kernels_generated.ops import operators, warn_caller
 
-from .attended import Attending, Attends, Attention
+from .attended import Attending, Attends, AttentionCall
 from .fitness import GRADIENTS, unfit
 from .recognition import Equivalent
+
+REMEMBERED = 1024  # shapes of a class of modules
 
 Substitute = Equivalent | Attends  # for a module's forward
 
@@ -46,7 +48,7 @@ def declined(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) 
 
 
 # Who is told of the attention of a module while it is compared, by the module's id.
-watched: dict[int, Callable[[Attention | str, torch.Tensor, torch.Tensor], None]] = {}
+watched: dict[int, Callable[[AttentionCall | str, torch.Tensor, torch.Tensor], None]] = {}
 
 
 @functools.cache
@@ -114,6 +116,7 @@ class Computed(_Replacement):
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
+        self.fitting: set[tuple[Any, ...]] = set()  # shapes that were seen to fit
         self.attributes = len(vars(nn.Module())) + equivalent.own
 
     def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -133,16 +136,26 @@ class Computed(_Replacement):
         if len(vars(module)) != self.attributes or module._modules or module._buffers:
             return "it was given other attributes"
         for name, value in self.equivalent.settings:
-            if not _same(getattr(module, name), value):
+            now = getattr(module, name)
+            if now is not value and not _same(now, value):
                 return f"its {name} is not {value} any more"
         x = given[0]
-        tensors = [x, *(getattr(module, name) for name in self.equivalent.parameters)]
+        tensors, held = [x], module._parameters
+        for name in self.equivalent.parameters:
+            one = held.get(name)
+            tensors.append(getattr(module, name) if one is None else one)
         reason = unfit(tensors, self.operator)
         if reason:
             return reason
         if self.equivalent.keeps_strides and not x.is_contiguous():
             return "its input is not contiguous, nor would its output be"
-        return tensors if self._fits(tensors) else f"its input has the shape {list(x.shape)}"
+        shapes = tuple([one.shape[-1:] if one is x else one.shape for one in tensors])
+        if shapes not in self.fitting:
+            if not self._fits(tensors):
+                return f"its input has the shape {list(x.shape)}"
+            if len(self.fitting) < REMEMBERED:
+                self.fitting.add(shapes)
+        return tensors
 
     def _fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the shapes are the operator's; else the module itself says what is wrong, or broadcasts."""
