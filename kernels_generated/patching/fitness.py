@@ -31,7 +31,7 @@ def unfit(tensors: Sequence[torch.Tensor], operator: Operator) -> str:
     if not on_gpu:
         if not first.is_cpu or backends.installed("cpu") is None:
             return f"its input is on {first.device.type}"
-        if not all([one.is_cpu for one in tensors]):  # meta has the same number
+        if not all(one.is_cpu for one in tensors):  # meta has the same number
             return "its tensors are not in one place, or not dense"
     dtypes = tuple([one.dtype for one in tensors])
     if dtypes not in operator.interface.variants:
