@@ -1,7 +1,7 @@
 """What users import: winners that were promoted, a folder a task, and the :mod:`.runtime` that they need.
 
-from kernels_generated import ops            # the winners as PyTorch operators
-kernels_generated.patch(model, example)      # and in place of the modules of a model that is already there
+    from kernels_generated import ops            # the winners as PyTorch operators
+    kernels_generated.patch(model, example)      # and in place of the modules of a model that is already there
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _is_plain(value: Any) -> bool:
 
 def _reads_no_variable(function: FunctionType) -> None:
     """Raises Unrecognised for a global that somebody may set, when the module was recognised already."""
-    if function.__module__.startswith("torch."):
+    if (function.__module__ or "").startswith("torch."):
         return
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
