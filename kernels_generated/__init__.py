@@ -2,6 +2,8 @@
 
     from kernels_generated import ops            # the winners as PyTorch operators
     kernels_generated.patch(model, example)      # and in place of the modules of a model that is already there
+
+docs/operators.md and docs/patching.md have the details.
 """
 
 from __future__ import annotations
