@@ -162,7 +162,7 @@ def python_child(
     """
     prepare(tuple(bare))
     warden = _warm(module, tuple(bare), other)
-    return run(_python(module, packages(), bare), stdin=stdin, limits=limits, env=CHILD_ENVIRONMENT, _warden=warden)
+    return run([sys.executable], stdin=stdin, limits=limits, env=CHILD_ENVIRONMENT, _warden=warden)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ operator where one computes the same.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def attention(
     return AttentionCall(name, dtypes, query.device, grouped)
 
 
-class Attending(TorchFunctionMode):
+class AttentionMode(TorchFunctionMode):
     """While it lasts, attention is an operator's where one computes it.
 
     seen: is told of each call what was found, what PyTorch gives and what is given in its place; then both are
@@ -98,15 +99,13 @@ class Attending(TorchFunctionMode):
         self._seen, self._only_look = seen, only_look
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        pytorchs = functools.partial(func, *args, **(kwargs or {}))
         if func is not F.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
+            return pytorchs()
         found = attention(*args, **(kwargs or {}))
-        if isinstance(found, str) and self._seen is None:
-            return func(*args, **(kwargs or {}))
         if self._seen is None:
-            assert isinstance(found, AttentionCall)
-            return found.run()
-        own = func(*args, **(kwargs or {}))
+            return pytorchs() if isinstance(found, str) else found.run()
+        own = pytorchs()
         made = own if isinstance(found, str) or self._only_look else found.run()
         self._seen(found, own, made)
         return made

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from kernels_generated.ops import operators
 
-from .attended import Attending, Attends, AttentionCall
+from .attended import Attends, AttentionCall, AttentionMode
 from .fitness import FLOAT32
 from .patch_report import Patched, PatchedModule
 from .recognition import Equivalent, Unrecognised, recognised
@@ -118,7 +118,7 @@ def _attentions(
             found[running[-1]] = what
 
     try:
-        with Attending(seen, only_look=True):
+        with AttentionMode(seen, only_look=True):
             return run(model, example, named), found
     finally:
         for hook in hooks:

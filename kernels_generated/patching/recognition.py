@@ -155,9 +155,8 @@ def _equivalent(module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settin
             width = _width(operator, bare, order)
             if width and _alike(bare, graph, operator, order, width) and _behaves(bare, operator, order, width):
                 own = len(vars(module).keys() - _INTERNALS)
-                spelled = f"{settings}"
                 keeps = _keeps_strides(bare, width)
-                return Equivalent(operator.name, order, tuple(settings.items()), spelled, own, keeps)
+                return Equivalent(operator.name, order, tuple(settings.items()), repr(settings), own, keeps)
     numbers = [f"{name}={value}" for name, value in settings.items() if isinstance(value, float)]  # mostly this is why
     raise Unrecognised(f"no operator computes the same{' with ' if numbers else ''}{', '.join(numbers)}")
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from kernels_generated.ops import operators, warn_caller
 
-from .attended import Attending, Attends, AttentionCall
+from .attended import Attends, AttentionCall, AttentionMode
 from .fitness import GRADIENTS, unfit
 from .recognition import Equivalent
 
@@ -101,7 +101,7 @@ class _Attending(_Replacement):
     def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or not self.is_whole(module):
             return self.base.forward(module, *given, **named)
-        with Attending(watched.get(id(module)) if watched else None):
+        with AttentionMode(watched.get(id(module)) if watched else None):
             return self.base.forward(module, *given, **named)
 
 
@@ -178,11 +178,7 @@ def _same(now: Any, then: Any) -> bool:
     return bool(now is then or now == then) or (now != now and then != then)  # NaN
 
 
+@functools.cache
 def _warn_of_gradients() -> None:
-    if not _warned:
-        _warned.append(True)
-        message = f"patched modules run through PyTorch where {GRADIENTS}: call the model in torch.inference_mode()"
-        warn_caller(message)
-
-
-_warned: list[bool] = []
+    """Once."""
+    warn_caller(f"patched modules run through PyTorch where {GRADIENTS}: call the model in torch.inference_mode()")

@@ -84,7 +84,10 @@ def _cards(model: nn.Module, *arguments: Any) -> list[int]:
 
 
 def _tensors(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The floating-point tensors in what a model returns: in sequences, mappings, and attributes of other objects."""
+    """The floating-point tensors in what a model returns: in sequences, mappings, and attributes of other objects.
+
+    PyTorch's own walk (pytree) knows no paths in what models of transformers return, and stops at dataclasses.
+    """
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
             yield path, value

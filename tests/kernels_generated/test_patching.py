@@ -655,10 +655,10 @@ def test_attention_that_is_not_asked_for_by_an_example_is_left(chip: emulator.Em
 # ---------------------------------------------------------------------------------------------------- with PyTorch
 
 
-def test_gradients_are_pytorchs_own(chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_pytorchs_own(chip: emulator.Emulated) -> None:
     plain, model, idx = Model().eval(), Model().eval(), tokens()
     kernels_generated.patch(model, idx)
-    monkeypatch.setattr(replaced, "_warned", [])
+    replaced._warn_of_gradients.cache_clear()
     before = chip.launches
     plain(idx).square().sum().backward()
     with pytest.warns(ops.ThroughPyTorch, match=r"gradients are recorded: call .* torch\.inference_mode") as said:
