@@ -67,12 +67,12 @@ class Footprint(Sanitizer):
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
         if access in (READ, ATOMIC_READ):
             self.read.add(allocation.name)
         else:
-            super().windows(frame, op, allocation, size, lattice, found, access, lane)
+            super().windows(frame, op, allocation, size, lattice, found, access)
 
     def elements(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
@@ -115,7 +115,7 @@ class Places(_OfBuffer):
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
         for _, (sizes, strides, offset) in found if self._counts(allocation, access) else ():
             at = torch.full((1,), offset)
@@ -141,7 +141,7 @@ class Touching(_OfBuffer):
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
         if not self._counts(allocation, access):
             return
@@ -151,12 +151,9 @@ class Touching(_OfBuffer):
             axes = len(lattice.axes)
             hit[piece.where[:axes]] |= here.flatten(axes).any(-1) if here.dim() > axes else here
         flat = hit.reshape(-1).numpy()
-        if lane is not None:
-            self.blocks |= {int(frame.ids[lane])} if flat.any() else set()
-        elif lattice.inverse is not None:
-            self.blocks |= set(frame.ids[flat[lattice.inverse]].tolist())
-        else:
-            self.blocks |= set(frame.ids[np.broadcast_to(flat, len(frame.ids))].tolist())
+        ids = frame.ids[lattice.lanes]
+        lanes = flat[lattice.inverse] if lattice.inverse is not None else np.broadcast_to(flat, len(ids))
+        self.blocks |= set(ids[lanes].tolist())
 
     def elements(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,
@@ -200,13 +197,13 @@ class Reads(Sanitizer):
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
         if access == READ and allocation.name in self.names:
             shadow = self._kept_of(allocation, size)
             for _, window in found:
                 torch.as_strided(shadow.mark(READ), *shadow.window(window, size)).fill_(1)
-        super().windows(frame, op, allocation, size, lattice, found, access, lane)
+        super().windows(frame, op, allocation, size, lattice, found, access)
 
     def elements(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,

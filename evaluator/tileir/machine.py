@@ -71,9 +71,9 @@ class Watcher(Protocol):
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
-        """Strided windows of elements of ``size`` bytes were accessed; ``lane``: the lattice's axis of lanes."""
+        """Strided windows of elements of ``size`` bytes were accessed, by ``lattice.lanes``."""
 
     def elements(
         self, frame: Frame, op: ir.Op, allocation: Allocation, index: Tensor, active: Tensor | None, size: int,

@@ -210,14 +210,14 @@ class Sanitizer:
 
     def windows(
         self, frame: Frame, op: ir.Op, allocation: Allocation, size: int, lattice: Lattice,
-        found: Sequence[tuple[Piece, Window]], access: str, lane: int | None,
+        found: Sequence[tuple[Piece, Window]], access: str,
     ) -> None:  # fmt: skip
         """Strided accesses: ``found`` are windows of elements of ``size`` bytes, rows of ``lattice``."""
         shadow = self._shadow(allocation, size, access)
         if shadow is None or not found:
             return
         self._may_write(frame, op, allocation, access)
-        rows, shared = _row_blocks(frame.ids, lattice, lane, self._several)
+        rows, shared = _row_blocks(frame.ids[lattice.lanes], lattice, self._several)
         if shared is not None and access == WRITE:
             _, first = shared
             message = f"blocks write the same tile of {_quote(allocation)}: each needs its own, or atomics"
@@ -423,14 +423,13 @@ def _quote(allocation: Allocation) -> str:
 
 
 def _row_blocks(
-    ids: np.ndarray, lattice: Lattice, lane: int | None, several: Callable[[np.ndarray], int]
+    ids: np.ndarray, lattice: Lattice, several: Callable[[np.ndarray], int]
 ) -> tuple[Tensor, tuple[int, int] | None]:
     """The block (from 1) that accesses each row of the lattice, shaped as its axes; a row that several share.
 
+    ids: the blocks of the lattice's lanes.
     several: the mark of a row of several blocks.
     """
-    if lane is not None:
-        return torch.tensor(int(ids[lane]) + 1, dtype=torch.int32).reshape(lattice.counts), None
     if lattice.inverse is None and lattice.axes:
         return torch.from_numpy(ids + 1).to(torch.int32).reshape(lattice.counts), None
     if not lattice.axes:

@@ -110,12 +110,12 @@ def load_tiles(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tensor
         layout, at = layout.permuted(order), [at[k] for k in order]
     lattices = decompose(at, len(frame.ids))
     parts = []
-    for number, lattice in enumerate(lattices):
-        rows = _load_lattice(frame, op, view, layout, lattice, target, number if len(lattices) > 1 else None)
+    for lattice in lattices:
+        rows = _load_lattice(frame, op, view, layout, lattice, target)
         if rows is None:
             return _load_elements(frame, op, view, indices, target)
         parts.append(to_lanes(lattice, rows, layout.tile))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    out = parts[0] if len(parts) == 1 else torch.cat([_of_all(p, at) for p, at in zip(parts, lattices, strict=True)])
     return out if order is None else out.permute(0, *(order.index(k) + 1 for k in range(len(order))))
 
 
@@ -140,8 +140,13 @@ def _load_groups(frame: Frame, op: ir.Op, view: TileView, indices: Sequence[Tens
     return torch.cat(parts).index_select(0, torch.argsort(torch.cat(places)))
 
 
+def _of_all(tiles: Tensor, lattice: Lattice) -> Tensor:
+    """A tile for each lane of the lattice, where there is one for all."""
+    return tiles.expand(lattice.lanes.stop - lattice.lanes.start, *tiles.shape[1:])
+
+
 def _load_lattice(
-    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, lattice: Lattice, target: torch.dtype, lane: int | None
+    frame: Frame, op: ir.Op, view: TileView, layout: _Layout, lattice: Lattice, target: torch.dtype
 ) -> Tensor | None:
     """The product's array; None if an element of it lies outside the allocation."""
     found = _windows(layout, lattice)
@@ -149,7 +154,7 @@ def _load_lattice(
         return None
     flat, elem = layout.flat, view.tensor.elem
     if frame.run.watcher is not None:
-        frame.run.watcher.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read", lane)
+        frame.run.watcher.windows(frame, op, layout.allocation, flat.element_size(), lattice, found, "read")
     if len(found) == 1 and is_whole(lattice, layout.tile, layout.extents):
         return torch.as_strided(flat, *found[0][1]).to(target, copy=True, memory_format=torch.contiguous_format)
     frame.run.padded |= view.kind.padding is None
@@ -218,15 +223,14 @@ def _store_windows(
     watcher = frame.run.watcher
     if watcher is not None:
         watcher.indices(frame, op, view, at)
-    for number, (lattice, found) in enumerate(work):
+    for lattice, found in work:
         assert found is not None
-        lane = number if len(work) > 1 else None
         if watcher is not None:
             size = layout.flat.element_size()
-            watcher.windows(frame, op, layout.allocation, size, lattice, found, "write", lane)
+            watcher.windows(frame, op, layout.allocation, size, lattice, found, "write")
         if values is None:
             continue
-        mine = values if lane is None or values.shape[0] == 1 else values[lane : lane + 1]
+        mine = values if values.shape[0] == 1 else values[lattice.lanes]
         rows = to_rows(lattice, mine, layout.tile)
         for piece, window in found:
             torch.as_strided(layout.flat, *window).copy_(rows[piece.where])

@@ -2,8 +2,9 @@
 
 A tile access gives each lane a start coordinate per tile dimension.  Blocks of a grid mostly want the *product* of a
 few rows and a few columns, many of them the same tile; so the lanes' starts are decomposed into distinct starts per
-dimension (``Lattice``), and the product is cut into pieces that one ``as_strided`` can move: runs of whole tiles in
-arithmetic progression, and the clipped tiles at the tensor's edge.  Coordinates count elements.
+dimension (``Lattice``; a few of them where a batch of lanes is no product).  A product is cut into pieces that one
+``as_strided`` can move: runs of whole tiles in arithmetic progression, and the clipped tiles at the
+tensor's edge.  Coordinates count elements.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ def apart(window: Window) -> bool:
 class Lattice:
     """``starts[k]`` are the distinct starts along tile dimension k; the tiles are their product.
 
-    ``axes`` are the dimensions with more than one start, slowest first in the order of the product's rows.  Lane i has
-    row ``inverse[i]``; None says that lane i has row i.  A uniform access has no axes: one row for all lanes.
+    ``axes`` are the dimensions with more than one start, slowest first in the order of the product's rows.  Of the
+    ``lanes`` that it is of number i has row ``inverse[i]``; None says that it has row i.  A uniform access has no axes:
+    one row for all lanes.
     """
 
     starts: tuple[tuple[int, ...], ...]
     axes: tuple[int, ...]
     inverse: np.ndarray | None
+    lanes: slice
 
     @property
     def rows(self) -> int:
@@ -93,6 +96,8 @@ def _arrange(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, .
     found = {k: _distinct(s) for k, s in enumerate(starts) if s is not None}
     varying = {k: (len(values), inverse) for k, (values, inverse) in found.items() if len(values) > 1}
     best: tuple[tuple[int, ...], np.ndarray] | None = None
+    if not varying:
+        return (), None
     rows = math.prod(n for n, _ in varying.values())
     if rows > lanes:  # a grid's last, partial batch counts up like a product but ends before its corner
         return None
@@ -108,20 +113,42 @@ def _arrange(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, .
     return best if len(np.unique(best[1])) == rows else None
 
 
-def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
-    """The lattice of the lanes' starts (an int where all lanes agree), or one lattice a row where it is no product.
+@functools.lru_cache(maxsize=512)
+def _runs(starts: tuple[bytes | None, ...], lanes: int) -> tuple[tuple[int, int], ...]:
+    """Where to cut the lanes so that each run is a product: a batch may begin and end in the middle of a row."""
+    if _arrange(starts, lanes) is not None:
+        return ((0, lanes),)
+    columns = {k: np.frombuffer(s, dtype=np.int64) for k, s in enumerate(starts) if s is not None}
+    changes = {k: (np.flatnonzero(np.diff(column)) + 1).tolist() for k, column in columns.items()}
+    slow = min((k for k in changes if changes[k]), key=lambda k: len(changes[k]))
+    edges = [0, *changes[slow], lanes]
+    others = [
+        tuple(column[a:b].tobytes() for k, column in columns.items() if k != slow) for a, b in itertools.pairwise(edges)
+    ]
+    # Rows with the same columns stay together, if that divides anything.
+    fewer = [edge for edge, (a, b) in zip(edges[1:-1], itertools.pairwise(others), strict=True) if a != b]
+    out: list[tuple[int, int]] = []
+    for a, b in itertools.pairwise([0, *fewer, lanes] if fewer else edges):
+        out += [(a + c, a + d) for c, d in _runs(_part(starts, a, b), b - a)]
+    return tuple(out)
 
-    With several lattices lane i has lattice ``number`` i: the list then has exactly ``lanes`` entries.
-    """
+
+def _part(starts: tuple[bytes | None, ...], first: int, end: int) -> tuple[bytes | None, ...]:
+    """Of the lanes from ``first`` until ``end``."""
+    return tuple(None if s is None else s[8 * first : 8 * end] for s in starts)
+
+
+def decompose(starts: Sequence[int | np.ndarray], lanes: int) -> list[Lattice]:
+    """The lattices of the lanes' starts (an int where all lanes agree), in the order of lanes; mostly a single one."""
     keys = tuple(None if isinstance(s, int) else s.astype(np.int64, copy=False).tobytes() for s in starts)
-    distinct = tuple((s,) if k is None else _distinct(k)[0] for s, k in zip(starts, keys, strict=True))
-    if all(len(d) == 1 for d in distinct):
-        return [Lattice(distinct, (), None)]  # type: ignore[arg-type]
-    arranged = _arrange(keys, lanes)
-    if arranged is not None:
-        return [Lattice(distinct, *arranged)]  # type: ignore[arg-type]
-    columns = [np.broadcast_to(s, lanes).tolist() for s in starts]
-    return [Lattice(tuple((c[i],) for c in columns), (), None) for i in range(lanes)]
+    out: list[Lattice] = []
+    for first, end in _runs(keys, lanes):
+        mine = _part(keys, first, end)
+        distinct = tuple((s,) if k is None else _distinct(k)[0] for s, k in zip(starts, mine, strict=True))
+        arranged = _arrange(mine, end - first)
+        assert arranged is not None
+        out.append(Lattice(distinct, *arranged, slice(first, end)))  # type: ignore[arg-type]
+    return out
 
 
 @dataclass(frozen=True, slots=True)

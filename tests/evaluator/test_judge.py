@@ -144,18 +144,18 @@ def test_a_defect_of_the_evaluator_is_the_candidates_verdict_and_says_so(
 OURS = "{m for m in sys.modules if m.split('.')[0] in ('evaluator', 'knowledge_base', 'kernels_generated')}"
 JUDGES = f"""
 import sys
-from evaluator.confinement import confine
+import evaluator.trace
 from evaluator.judging import judge
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate
 from knowledge_base.snf.everyday import everyday
-task, gpu, started, run = everyday("gelu", M=100, N=70), chip("rtx5070"), [], confine.run
-def watched(argv, **more):
-    if "evaluator.trace.child" in argv:
+task, gpu, started, child = everyday("gelu", M=100, N=70), chip("rtx5070"), [], evaluator.trace.python_child
+def watched(module, *arguments, **more):
+    if module == "evaluator.trace.child":
         started.append({OURS})
-    return run(argv, **more)
-confine.run = watched
+    return child(module, *arguments, **more)
+evaluator.trace.python_child = watched
 done = judge(begin(Candidate(source=sys.stdin.read(), task=task.identity), task, gpu), task, gpu)
 assert done.correct, done.verdict
 print(sorted({OURS} - started[0]))

@@ -84,6 +84,15 @@ def test_what_is_wrong_at_its_own_size_alone_is_wrong(where: str, oracle: Oracle
     assert all(0 <= i < n for i, n in zip(index, shape_at(task.outputs[0].shape, task.sizes), strict=True))
 
 
+def test_a_sample_of_which_half_is_nan_is_followed_by_another(oracle: Oracle) -> None:
+    task = everyday("attention_decode", B=2, S=64, D=16)
+    text = (KERNELS.parents[1] / "candidates" / "attention_decode_walk.py").read_text()
+    last = ((seed, draw(task.graph, task.sizes, "normal", seed)["last"].flatten() < 0) for seed in range(1000))
+    seed = next(seed for seed, nothing_seen in last if nothing_seen.tolist() == [True, False])
+    (figures,) = looked_at(text, task, oracle, seed).figures.values()
+    assert figures["elements"] > 12 * 16 / 2  # one sample: 12 blocks of a head, at least half of them NaN
+
+
 def test_a_part_that_no_block_writes_is_named(oracle: Oracle) -> None:
     text = changed("gelu", ("(ct.cdiv(x.shape[0], TM), ", "(min(ct.cdiv(x.shape[0], TM), 200), "))
     with pytest.raises(Rejected) as caught:

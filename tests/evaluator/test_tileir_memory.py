@@ -42,7 +42,8 @@ def test_any_set_of_tiles_is_loaded_and_stored_as_by_plain_slicing(data):
             starts.append(np.array([data.draw(st.sampled_from(options)) for _ in range(lanes)]))
     array = torch.arange(1, int(np.prod(extents)) + 1).reshape(extents)
     lattices = decompose(starts, lanes)
-    assert len(lattices) in (1, lanes)
+    assert [lattice.lanes.start for lattice in lattices] == [0, *(lattice.lanes.stop for lattice in lattices)][:-1]
+    assert lattices[-1].lanes.stop == lanes
     parts, target = [], torch.zeros_like(array)
     order = []
     for lattice in lattices:
@@ -54,8 +55,8 @@ def test_any_set_of_tiles_is_loaded_and_stored_as_by_plain_slicing(data):
             torch.as_strided(target, *window).copy_(back[piece.where])
             order.append(window)
         assert is_whole(lattice, tile, extents) == bool((rows != -1).all())
-        parts.append(to_lanes(lattice, rows, tile))
-    loaded = torch.cat(parts).expand(lanes, *tile) if parts[0].shape[0] == 1 and len(parts) == 1 else torch.cat(parts)
+        parts.append(to_lanes(lattice, rows, tile).expand(lattice.lanes.stop - lattice.lanes.start, *tile))
+    loaded = torch.cat(parts)
     for lane in range(lanes):
         first = [int(s if isinstance(s, int) else s[lane]) for s in starts]
         want = torch.full(tile, -1)
@@ -74,6 +75,13 @@ def test_a_grid_of_tiles_is_one_copy():
     assert len(list(pieces(lattice, [8, 4], [32, 24]))) == 1
     (lattice,) = decompose([i * 8, 0], 24)
     assert lattice.rows == 4  # a row of tiles is loaded once for all columns
+
+
+def test_a_batch_that_begins_and_ends_within_rows_is_three_products():
+    i, j = (a.reshape(-1)[5:-3] for a in np.meshgrid(np.arange(12), np.arange(7), indexing="xy"))
+    lattices = decompose([i * 8, j * 4], len(i))
+    assert [lattice.counts for lattice in lattices] == [(7,), (5, 12), (9,)]
+    assert [(lattice.lanes.start, lattice.lanes.stop) for lattice in lattices] == [(0, 7), (7, 67), (67, 76)]
 
 
 # ---------------------------------------------------------------------------------------------------------- views
