@@ -319,6 +319,14 @@ def rules(op: Op = "", gpu: Chip = "", status: Status = "", db: Db = None, as_js
 
 
 @kb.command()
+def mine(db: Db = None, as_json: Json = False) -> int:
+    """Find rules in what was measured, and hold those that are there to it."""
+    from .commands import kb as command
+
+    return command.mine(db, as_json)
+
+
+@kb.command()
 def kernels(
     op: Op = "", gpu: Chip = "", status: Status = "", limit: Limit = 50, db: Db = None, as_json: Json = False
 ) -> int:

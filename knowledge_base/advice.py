@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base import browse
 from knowledge_base.chips import UNITS, Chip
 from knowledge_base.compiler_faults import compiler_faults
+from knowledge_base.errors import UserError
 from knowledge_base.records import Trial
+from knowledge_base.rules import known_as, read_form
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
     from knowledge_base.store import Store
 
 REACHED = ("time reached", "rate reached")  # begin the names of facts that are of one chip alone
+MOST_BELIEFS = 12  # with evidence, of a prompt
 NEAR = 0.3  # of the ops of two tasks, as many have to be common to both
 
 
@@ -33,8 +36,8 @@ class Fact:
 class Belief:
     """A rule.  status: hypothesised | supported | refuted.
 
-    effect: log-ratio of times with its interval, negative is faster; None before there is evidence.
-    evidence: how many pieces there are.  claimed: what its author says, in words.
+    effect: log-ratio of times, best against best, with its interval, negative is faster; None before there is
+    evidence.  evidence: how many pieces there are, each of a shape.  claimed: what its author says, in words.
     """
 
     statement: str
@@ -64,9 +67,7 @@ def advice(store: Store, task: Task, chip: Chip) -> Advice:
     Facts that were measured on the chip, and those that hold anywhere; where none about this task's ops was measured on
     it, what other chips say about them as well.
     """
-    ops = {task.name, *(node.op for node in task.graph.nodes)}
-    if "softmax" in ops and "matmul" in ops:
-        ops |= {"attention"}
+    ops = known_as(task.name, (node.op for node in task.graph.nodes))
     figures = {"product", "arch", *UNITS}  # of a chip's record, which who asks has
     rows = [r for r in browse.facts(store.database) if (not r["op"] or r["op"] in ops) and r["name"] not in figures]
     here = [row for row in rows if row["chip"] in (chip.name, "") and row["subject"] in (chip.name, chip.arch)]
@@ -80,14 +81,24 @@ def advice(store: Store, task: Task, chip: Chip) -> Advice:
         for fault in compiler_faults()
         if chip.arch in fault.archs
     ]
-    dtypes = {"", *(tensor.dtype for tensor in (*task.inputs, *task.outputs))}
-    rules = [r for r in browse.rules(store.database, gpu=chip.name) if r["op"] in ops]
-    beliefs = [_belief(row) for row in rules if row["form"]["scope"].get("dtype", "") in dtypes]
-    return Advice(
-        facts=tuple(facts),
-        beliefs=tuple(b for b in beliefs if b.status != "superseded"),
-        example=_nearest(store, task, chip),
-    )
+    return Advice(facts=tuple(facts), beliefs=_beliefs(store, task, chip, ops), example=_nearest(store, task, chip))
+
+
+def _beliefs(store: Store, task: Task, chip: Chip, ops: Iterable[str]) -> tuple[Belief, ...]:
+    """The rules that speak of this task at its sizes: what is faster, then what is slower, then what is open."""
+    dtypes = {tensor.dtype for tensor in (*task.inputs, *task.outputs)}
+    untested: list[Belief] = []
+    tested: list[Belief] = []
+    for row in browse.rules(store.database, gpu=chip.name):
+        try:
+            scope = read_form(row["form"], row["statement"]).scope
+        except UserError:  # of an older base
+            continue
+        here = scope.op and any(scope.holds(ops, chip.name, dtype, task.sizes) for dtype in dtypes)
+        if here and row["status"] != "superseded":
+            (untested if row["effect"] is None else tested).append(_belief(row))
+    tested.sort(key=lambda belief: ((belief.effect or 0) > 0, -abs(belief.effect or 0)))
+    return (*tested[:MOST_BELIEFS], *untested)
 
 
 def _at_this_shape(name: str, task: Task) -> bool:

@@ -35,7 +35,7 @@ def rules(database: Database, *, op: str = "", gpu: str = "", status: str = "") 
     query = (
         select(RULES, func.coalesce(count.c.evidence, 0).label("evidence"))
         .outerjoin(count, count.c.rule == RULES.c.key)
-        .order_by(RULES.c.status, RULES.c.op, RULES.c.created_at)
+        .order_by(RULES.c.status, RULES.c.op, func.abs(RULES.c.effect).desc(), RULES.c.created_at)
     )
     chip = RULES.c.chip.in_((gpu, "")) if gpu else None  # a rule without a chip speaks of every chip
     return _rows(database, _where(query, _op(RULES.c.op, op), chip, RULES.c.status == status if status else None))

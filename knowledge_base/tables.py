@@ -207,7 +207,9 @@ class RuleRow(Table, table=True):
     """A belief that evidence can change.  status: hypothesised | supported | refuted | superseded.
 
     ``form`` is the checkable form (scope, when, against, effect); ``claimed`` what its author says the effect is;
-    ``effect`` and its interval what evidence says (log-ratio of times; negative is faster), None before there is any.
+    ``effect`` and its interval what evidence says (log-ratio of times, best against best; negative is faster), None
+    before there is any; ``paired`` the median of pairs (value, low, high), and how many there are.  ``history``: each
+    change of status (was, status, why, at).
     """
 
     __tablename__: ClassVar[str] = "rules"
@@ -221,6 +223,8 @@ class RuleRow(Table, table=True):
     effect: float | None = None
     effect_low: float | None = None
     effect_high: float | None = None
+    paired: dict[str, Any] = _json()
+    history: list[dict[str, Any]] = _json(list)
     source: str = _text()
     origin: str = Field(default="seed", max_length=16)  # seed | mined | llm | user
     superseded_by: str = Field(default="", max_length=64)
@@ -229,7 +233,11 @@ class RuleRow(Table, table=True):
 
 
 class RuleEvidenceRow(Table, table=True):
-    """One piece of evidence about a rule: usually two trials that differ in what the rule speaks of alone."""
+    """One piece of evidence about a rule: two trials that differ in what it speaks of alone, or all those of a shape.
+
+    place: that shape (task, sizes, chip, dtype) and the sessions in which it was timed; log_ratio is then best against
+    best, ``paired`` the median of ``pairs`` pairs.
+    """
 
     __tablename__: ClassVar[str] = "rule_evidence"
     key: str = _key()
@@ -238,6 +246,9 @@ class RuleEvidenceRow(Table, table=True):
     with_trial: str | None = _key_of("trials", default=None)
     without_trial: str | None = _key_of("trials", default=None)
     log_ratio: float | None = None
+    paired: float | None = None
+    pairs: int = 0
+    place: dict[str, Any] = _json()
     note: str = _text()
     created_at: str = Field(max_length=32)
 

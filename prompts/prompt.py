@@ -225,7 +225,8 @@ def _belief(belief: Belief) -> str:
         return f"{belief.statement} (not tested yet{claim}; {belief.source})"
     low, high = (100 * (math.exp(x) - 1) for x in belief.interval)
     effect = 100 * (math.exp(belief.effect) - 1)
-    found = f"{belief.status}: {effect:+.1f}% time, {low:+.1f} to {high:+.1f}, {belief.evidence} comparisons"
+    shapes = "1 shape" if belief.evidence == 1 else f"{belief.evidence} shapes"
+    found = f"{belief.status}: {effect:+.1f}% time, {low:+.1f} to {high:+.1f}, {shapes}"
     return f"{belief.statement} ({found})"
 
 

@@ -32,6 +32,7 @@ ROOMS = (
     "evaluator.confinement", "evaluator.compile", "evaluator.trace", "evaluator.tileir", "evaluator.judging",
     "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison", COMMANDS,
     "agent.proposers", "agent.proposers.synthesizer", "prompts", "kernels_generated.ops", "kernels_generated.patching",
+    "knowledge_base.rules",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
 SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "matplotlib"}

@@ -5,13 +5,14 @@ What is read, and how, is :mod:`knowledge_base.browse`'s work.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
 from knowledge_base.errors import UserError, nearest
 from knowledge_base.records import Answered, Status
+from knowledge_base.rules import in_spaces, own, review, shipped
+from knowledge_base.seed import SHIPPED, STATUSES
 from knowledge_base.store import Store
 
 Row = dict[str, Any]
@@ -74,7 +77,10 @@ def _best(row: Row) -> str:
 def _effect(row: Row) -> str:
     if row["effect"] is None:
         return ", ".join(f"{k} {v}" for k, v in row["claimed"].items() if k != "direction") or "faster"
-    return f"{row['effect']:+.3f} [{row['effect_low']:+.3f}, {row['effect_high']:+.3f}]"
+    effect, low, high = (100 * math.expm1(row[name]) for name in ("effect", "effect_low", "effect_high"))
+    paired = row["paired"].get("value")
+    pairs_ = f"; else unchanged {100 * math.expm1(paired):+.1f}%" if paired is not None else ""
+    return f"{effect:+.1f}% time, {low:+.1f} to {high:+.1f}{pairs_}"
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
@@ -242,6 +248,33 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
     return 0
 
 
+def mine(db: str | None, as_json: bool) -> int:
+    """Mines the base's measured configurations, and those that ship, for rules; prints what that changed."""
+    with Store.open(db) as store:
+        mine_, theirs = list(own(store.database)), list(shipped())
+        some = in_spaces([*theirs, *mine_])
+        source = f"{SHIPPED} and {len(mine_)} configurations of this base" if mine_ else SHIPPED
+        changes = review(store.database, some, source)
+        rules = browse.rules(store.database)
+    counts = {status: sum(rule["status"] == status for rule in rules) for status in STATUSES}
+    if as_json:
+        looked = {"configurations": len(theirs) + len(mine_), "own": len(mine_), "spaces": len(some)}
+        emit(looked | {"rules": counts, "changes": [asdict(change) for change in changes]})
+        return 0
+    out = console()
+    out.print(f"{len(theirs) + len(mine_)} configurations ({len(mine_)} of this base) in {len(some)} spaces.")
+    if changes:
+        made = table([("id", "left", 8), ("status", "left", 25), ("rule", "left", None)])
+        for change in changes:
+            became = f"{change.was} → {change.status}" if change.was else f"new: {change.status}"
+            made.add_row(change.key[:8], became, _plain(f"{change.statement} ({change.why})"))
+        out.print(made)
+    else:
+        out.print("No rule changed.")
+    out.print(", ".join(f"{count} {status}" for status, count in counts.items() if count) + ".")
+    return 0
+
+
 def show(prefix: str, db: str | None, as_json: bool) -> int:
     """Prints everything about one id."""
     with reading(db) as store:
@@ -272,7 +305,7 @@ def _check(what: str, given: dict[str, str]) -> None:
     if "gpu" in given and given["gpu"] != "auto":  # a chip derived from a driver is stored as auto
         given["gpu"] = chip(given["gpu"]).name
     known: dict[str, Sequence[str]] = {
-        "rules": ("hypothesised", "supported", "refuted", "superseded"),
+        "rules": STATUSES,
         "kernels": ("measured", "modelled", "promoted"),
         "runs": ("running", "done", "incomplete", "interrupted", "failed"),
         "attempts": (*(s.value for s in Status), "compiled"),

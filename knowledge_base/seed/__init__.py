@@ -1,7 +1,9 @@
-"""The knowledge that ships: chips' facts and findings (facts.jsonl), beliefs to be tested (rules.jsonl).
+"""The knowledge that ships: chips' facts and findings (facts.jsonl), beliefs to be tested (rules.jsonl), and what the
+landscapes say (mined.jsonl, written by ``python -m knowledge_base.rules``).
 
 Planting is idempotent: a row's key is the hash of its content.  A planted fact that left the seed is removed; a rule
-leaves only if nothing was ever found out about it.  Statuses, effects and evidence are never touched.
+leaves only if nothing was ever found out about it, a mined one if nothing but what shipped with it was.  Statuses,
+effects and evidence are never touched.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
 from knowledge_base.errors import UserError
+from knowledge_base.rules import Mined, insert, key_of, read_form
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from knowledge_base.database import Database
 
-RULE_FORM = ("scope", "when", "against", "effect")  # the keys of a rule's checkable form
+SHIPPED = "mined from the landscapes that ship"  # the source of rules
 STATUSES = ("hypothesised", "supported", "refuted", "superseded")
 
 
@@ -43,10 +46,14 @@ def rules() -> list[dict[str, Any]]:
     found = _lines("rules.jsonl")
     for rule in found:
         _check(rule, "rules.jsonl", required=("statement", "form", "source"), optional=("claimed",))
-        if set(rule["form"]) != set(RULE_FORM):
-            raise UserError(f"rules.jsonl: the form of {rule['statement']!r} wants exactly {', '.join(RULE_FORM)}")
+        read_form(rule["form"], f"rules.jsonl: {rule['statement']!r}")
         rule.setdefault("claimed", {})
     return found
+
+
+def mined() -> list[Mined]:
+    """The rules of mined.jsonl, with their evidence."""
+    return [Mined.model_validate(line) for line in _lines("mined.jsonl")]
 
 
 def plant(database: Database) -> None:
@@ -55,7 +62,7 @@ def plant(database: Database) -> None:
 
     from knowledge_base.tables import META
 
-    seed = content_key("seed", facts(), rules())
+    seed = content_key("seed", facts(), rules(), _lines("mined.jsonl"))
     newest = select(META.c.value).where(META.c.name == "seed")
     with database.read() as connection:
         if connection.execute(newest).scalar() == seed:
@@ -63,6 +70,7 @@ def plant(database: Database) -> None:
     with database.write() as connection:
         _plant_facts(connection)
         _plant_rules(connection)
+        _plant_mined(connection)
         connection.execute(META.delete().where(META.c.name == "seed"))
         connection.execute(META.insert().values(name="seed", value=seed))
 
@@ -106,6 +114,20 @@ def _plant_rules(connection: Connection) -> None:
             updated_at=now(),
         )
         connection.execute(RULES.insert().values(**row.model_dump()))
+
+
+def _plant_mined(connection: Connection) -> None:
+    from sqlalchemy import select
+
+    from knowledge_base.tables import EVIDENCE, RULES
+
+    wanted = {key_of(rule): rule for rule in mined()}
+    shipped = select(RULES.c.key, RULES.c.history).where(RULES.c.source == SHIPPED)
+    left = [key for key, history in connection.execute(shipped) if key not in wanted and len(history) <= 1]
+    connection.execute(EVIDENCE.delete().where(EVIDENCE.c.rule.in_(left)))
+    connection.execute(RULES.delete().where(RULES.c.key.in_(left)))
+    present = set(connection.execute(select(RULES.c.key).where(RULES.c.key.in_(list(wanted)))).scalars())
+    insert(connection, {key: rule for key, rule in wanted.items() if key not in present}, SHIPPED)
 
 
 def _lines(name: str) -> list[dict[str, Any]]:

@@ -235,9 +235,12 @@ def test_the_seed_is_planted_once_and_says_where_each_figure_comes_from(tmp_path
     assert len(facts) == len(seed.facts()) == len({f["key"] for f in facts})
     assert all(f["source"] for f in facts)
     assert {f["chip"] for f in facts} >= {"rtx5070", "rtx5090", "b200", "gb300", "gb10", "h200"}
-    assert len(rules) == len(seed.rules()) >= 5
-    assert {r["status"] for r in rules} == {"hypothesised"}
-    assert all(r["form"]["scope"] and r["evidence"] == 0 for r in rules)
+    believed, mined = ([r for r in rules if r["origin"] == origin] for origin in ("seed", "mined"))
+    assert len(believed) == len(seed.rules()) >= 5
+    assert len(mined) == len(seed.mined()) > 50
+    assert {(r["status"], r["evidence"] > 0) for r in believed} == {("hypothesised", False)}
+    assert {(r["status"], r["evidence"] > 0) for r in mined} == {("supported", True)}
+    assert all(r["form"]["scope"] for r in rules)
 
 
 def test_planting_again_keeps_what_was_found_out_about_a_rule(tmp_path: Path) -> None:

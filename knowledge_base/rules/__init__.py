@@ -1,0 +1,32 @@
+"""Rules: what is believed of configurations, the evidence for and against it, and how both are mined from times."""
+
+from typing import TYPE_CHECKING
+
+from knowledge_base.lazy import exports
+
+if TYPE_CHECKING:
+    from .form import RuleForm as RuleForm
+    from .form import Scope as Scope
+    from .form import known_as as known_as
+    from .form import read_form as read_form
+    from .keeping import Change as Change
+    from .keeping import insert as insert
+    from .keeping import key_of as key_of
+    from .keeping import review as review
+    from .mined import Mined as Mined
+    from .mining import mine as mine
+    from .rows import own as own
+    from .rows import shipped as shipped
+    from .spaces import Space as Space
+    from .spaces import Timed as Timed
+    from .spaces import in_spaces as in_spaces
+else:
+    __getattr__, __all__ = exports(
+        __name__,
+        form=["RuleForm", "Scope", "known_as", "read_form"],
+        keeping=["Change", "insert", "key_of", "review"],
+        mined=["Mined"],
+        mining=["mine"],
+        rows=["own", "shipped"],
+        spaces=["Space", "Timed", "in_spaces"],
+    )

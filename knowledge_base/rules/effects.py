@@ -1,0 +1,170 @@
+"""What a value of a feature, or several together, are worth: two effects, each a log-ratio of times (negative: faster).
+
+- **best against best**: the fastest configuration that has them over the fastest that has not, a geometric mean over
+  shapes.  It is what a search cares for, which may choose all else anew.
+- **paired**: the median over pairs that differ in these features alone: what changing nothing else brings.
+
+The two can have different signs.  On large products a persistent kernel is slower in the median (some of its
+configurations spill registers) and faster at its best.
+
+Of a space that was timed in part only configurations with a counterpart count, one that differs from it in these
+features alone: a search looks longer where it hopes for more, and the best of many is faster than the best of few.
+
+Intervals (95%) are percentiles of a bootstrap over shapes, and within a shape over what is uncertain there: the clock's
+noise, and for a space of which only a part was timed the choice of that part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .spaces import MISSING, Space
+
+NOISE = 0.002  # of a time, where no configuration was timed in two sessions: the least that was seen between processes
+RESAMPLES = 500
+MOST_PAIRS = 1024  # of a space that are looked at: so many tell where the median is
+FEW_PAIRS = 8  # where not all configurations were timed, fewer say nothing
+NEAR = 24  # configurations that may turn out the fastest
+Conditions = tuple[tuple[str, Any], ...]
+
+
+class Draws:
+    """Random numbers for many bootstraps, drawn once; each takes a stretch of them that begins somewhere."""
+
+    _ROWS = 32 * RESAMPLES
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self._normal = self.rng.standard_normal((self._ROWS, 2 * NEAR))
+        self._absent = self.rng.random((self._ROWS, NEAR)) < math.exp(-1)  # of a resample of as many
+
+    def _rows(self) -> slice:
+        start = int(self.rng.integers(0, self._ROWS - RESAMPLES))
+        return slice(start, start + RESAMPLES)
+
+    def best_over_best(self, having: np.ndarray, others: np.ndarray, whole: bool, noise: float) -> np.ndarray:
+        """What the fastest of ``having`` over the fastest of ``others`` might have been, RESAMPLES times.
+
+        Both are logarithms, by group; infinite where a group has none.  not whole: groups are resampled, too.
+        """
+        near = np.argsort(np.minimum(having - having.min(), others - others.min()), kind="stable")[:NEAR]
+        a, b = having[near], others[near]
+        normal = noise * self._normal[self._rows()]
+        a, b = a + normal[:, : len(near)], b + normal[:, NEAR : NEAR + len(near)]
+        if not whole:
+            absent = self._absent[self._rows(), : len(near)].copy()
+            absent[absent.all(1)] = False
+            a[absent], b[absent] = np.inf, np.inf
+        return a.min(1) - b.min(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What one space says.  best: the effect, and ``resampled`` what it might have been; pairs: of each pair."""
+
+    space: Space
+    best: float
+    resampled: np.ndarray
+    pairs: np.ndarray
+
+
+def look(space: Space, conditions: Conditions, noise: float, draws: Draws) -> Look | None:
+    """Both effects in a space; None where there is nothing to compare, or too little.
+
+    That is where no two configurations differ in this alone, or where few do of those that happened to be timed.
+    """
+    rows = space.selected(conditions)
+    if rows is None or not rows.any() or rows.all():
+        return None
+    left, right, group = _pairs(space, conditions, rows)
+    if len(left) < (1 if space.whole else FEW_PAIRS):
+        return None
+    sides = []
+    for side, of_pairs in ((rows, left), (~rows, right)):
+        fastest = np.full(int(group.max()) + 1, np.inf)
+        chosen = np.flatnonzero(side) if space.whole else of_pairs
+        np.minimum.at(fastest, group[chosen], space.log_us[chosen])
+        sides.append(fastest)
+    a, b = sides
+    if not space.whole:
+        both = np.isfinite(a) & np.isfinite(b)
+        a, b = a[both], b[both]
+    ratios = space.log_us[left] - space.log_us[right]
+    if len(ratios) > MOST_PAIRS:
+        ratios = draws.rng.choice(ratios, MOST_PAIRS, replace=False)
+    return Look(space, float(a.min() - b.min()), draws.best_over_best(a, b, space.whole, noise), ratios)
+
+
+def _pairs(space: Space, conditions: Conditions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of configurations that have the values, each beside one that differs in these features alone; each one's
+    group of those that differ so.
+    """
+    wanted = [space.names.index(name) for name, _ in conditions]
+    group = np.unique(space.without(wanted), return_inverse=True)[1].reshape(-1)
+    comparable = (space.codes[:, wanted] != MISSING).all(1)
+    having, others = np.flatnonzero(rows & comparable), np.flatnonzero(~rows & comparable)
+    others = others[np.argsort(group[others], kind="stable")]
+    first = np.searchsorted(group[others], group[having], "left")
+    count = np.searchsorted(group[others], group[having], "right") - first
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(having, count), others[np.repeat(first, count) + within], group
+
+
+def noise_of(some: Sequence[Space]) -> float:
+    """The relative noise of a time: how far two sessions differ on one file's configurations, but for a common factor.
+
+    The median over pairs of spaces of the normalised median deviation; NOISE where no two have three configurations in
+    common, and never less.
+    """
+    by_shape: dict[tuple[Any, ...], list[dict[tuple[Any, ...], float]]] = {}
+    for space in some:
+        table = {
+            tuple(
+                (n, space.values[k][c]) for k, (n, c) in enumerate(zip(space.names, codes, strict=True)) if c >= 0
+            ): us
+            for codes, us in zip(space.codes.tolist(), space.us.tolist(), strict=True)
+        }
+        by_shape.setdefault(space.shape, []).append(table)
+    deviations = []
+    for tables in by_shape.values():
+        for i, first in enumerate(tables):
+            for second in tables[i + 1 :]:
+                both = [math.log(first[key] / second[key]) for key in first.keys() & second.keys()]
+                if len(both) >= 3:
+                    spread = np.median(np.abs(np.array(both) - np.median(both)))
+                    deviations.append(1.4826 * float(spread) / math.sqrt(2))
+    return max(NOISE, float(np.median(deviations))) if deviations else NOISE
+
+
+def resampled_mean(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """RESAMPLES means of shapes' effects: shapes are resampled, and within each what its spaces leave open."""
+    table = np.stack(of_shapes)
+    which = rng.integers(0, len(table), (RESAMPLES, len(table)))
+    return np.asarray(table[which, np.arange(RESAMPLES)[:, None]].mean(1))
+
+
+def paired_interval(looks: Sequence[Look], rng: np.random.Generator) -> tuple[float, float, float] | None:
+    """The median over all pairs and its interval: shapes are resampled, then their pairs."""
+    by_shape: dict[tuple[Any, ...], list[np.ndarray]] = {}
+    for one in looks:
+        if len(one.pairs):
+            by_shape.setdefault(one.space.shape, []).append(one.pairs)
+    if not by_shape:
+        return None
+    shapes = [np.concatenate(group) for group in by_shape.values()]
+    low, high = np.percentile(resampled_median(shapes, rng), (2.5, 97.5))
+    return float(np.median(np.concatenate(shapes))), float(low), float(high)
+
+
+def resampled_median(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Medians over all pairs: shapes are resampled, then their pairs."""
+    drawn = []
+    for _ in range(RESAMPLES // 5):
+        chosen = [of_shapes[i] for i in rng.integers(0, len(of_shapes), len(of_shapes)).tolist()]
+        drawn.append(np.median(np.concatenate([part[rng.integers(0, len(part), len(part))] for part in chosen])))
+    return np.array(drawn)

@@ -1,0 +1,173 @@
+"""Rules and their evidence in the knowledge base: what mining finds is kept, what evidence says of others is noted.
+
+A rule is hypothesised until there is evidence, then supported or refuted, and superseded by one that says the same of
+more.  Each change of status is kept in the rule's history with the figures that it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from knowledge_base.content import content_key
+from knowledge_base.errors import UserError
+
+from .form import read_form
+from .mined import Mined, ShapeEvidence
+from .wording import statement
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from knowledge_base.database import Database
+
+    from .spaces import Space
+
+MINED = "mined"  # the origin of rules that nobody wrote
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a rule.  was: empty for a new one."""
+
+    key: str
+    statement: str
+    was: str
+    status: str
+    why: str
+
+
+def review(database: Database, some: Sequence[Space], source: str) -> list[Change]:
+    """Mines ``some`` and holds every rule of the base to them; what changed, new rules first.
+
+    source: what the rules were mined from, in words.
+    """
+    from sqlalchemy import select
+
+    from knowledge_base.tables import RULES
+
+    from .mining import mine
+
+    with database.read() as connection:
+        known = {row["key"]: dict(row) for row in connection.execute(select(RULES)).mappings()}
+    found = {key_of(rule): rule for rule in mine(some)}
+    looked = {key: _looked(row, some) for key, row in known.items() if key not in found}
+    changes: list[Change] = []
+    with database.write() as connection:
+        known = {
+            row["key"]: dict(row) for row in connection.execute(select(RULES)).mappings()
+        }  # another may have mined
+        for key, rule in found.items():
+            if key not in known:
+                insert(connection, {key: rule}, source)
+                changes.append(Change(key, statement(rule.form, rule.direction), "", "supported", _why(rule)))
+            else:
+                changes += _note(connection, known[key], rule, "supported", "")
+        for key, held in looked.items():
+            if held is None or key not in known:
+                continue
+            row = known[key]
+            wider = _wider(row, held, found)
+            status = "superseded" if wider else "supported" if held.direction == _claimed(row) else "refuted"
+            changes += _note(connection, row, held, status, wider)
+    return changes
+
+
+def key_of(rule: Mined) -> str:
+    """A rule's key: of what it says, whatever the figures."""
+    return content_key("rule", statement(rule.form, rule.direction), rule.form.document())
+
+
+def insert(connection: Connection, rules: Mapping[str, Mined], source: str) -> None:
+    """Stores rules that are not there yet, with their evidence."""
+    from knowledge_base.tables import EVIDENCE, RULES, now
+
+    rows: list[dict[str, Any]] = []
+    evidence: list[dict[str, Any]] = []
+    for key, rule in rules.items():
+        history = [{"was": "hypothesised", "status": "supported", "why": _why(rule), "at": now()}]
+        rows.append(
+            {
+                "key": key, "statement": statement(rule.form, rule.direction), "status": "supported",
+                "op": rule.form.scope.op, "chip": rule.form.scope.chip, "form": rule.form.document(),
+                "claimed": {"direction": rule.direction}, "source": source, "origin": MINED, "superseded_by": "",
+                "created_at": now(), "updated_at": now(), "history": history, **_figures(rule),
+            }
+        )  # fmt: skip
+        evidence += _evidence(key, rule)
+    if rows:
+        connection.execute(RULES.insert(), rows)
+        connection.execute(EVIDENCE.insert(), evidence)
+
+
+def _looked(row: Mapping[str, Any], some: Sequence[Space]) -> Mined | None:
+    """What there is for or against a rule of the base; nothing about a form that is none (an older base's)."""
+    from .mining import judged
+
+    try:
+        form = read_form(row["form"], row["statement"])
+    except UserError:
+        return None
+    return judged(some, form)
+
+
+def _claimed(row: Mapping[str, Any]) -> str:
+    return str(row["claimed"].get("direction", "faster"))
+
+
+def _wider(row: Mapping[str, Any], rule: Mined, found: Mapping[str, Mined]) -> str:
+    """The key of a new rule that says the same of all that a mined one speaks of, and of more; empty if none does."""
+    if row["origin"] != MINED or rule.direction != _claimed(row):
+        return ""
+    shapes = {_shape(one) for one in rule.evidence}
+    for key, other in found.items():
+        same = (other.direction, other.form.when) == (rule.direction, rule.form.when)
+        if same and shapes <= {_shape(one) for one in other.evidence}:
+            return key
+    return ""
+
+
+def _shape(one: ShapeEvidence) -> tuple[Any, ...]:
+    return one.task, one.chip, one.dtype, tuple(sorted(one.sizes.items()))
+
+
+def _note(connection: Connection, row: Mapping[str, Any], rule: Mined, status: str, by: str) -> list[Change]:
+    """Puts evidence in the place of what a rule had, and its status with it."""
+    from knowledge_base.tables import EVIDENCE, RULES, now
+
+    key = row["key"]
+    new: dict[str, Any] = {**_figures(rule), "superseded_by": by}
+    changed = []
+    if row["status"] != status:
+        change = {"was": row["status"], "status": status, "why": _why(rule), "at": now()}
+        new |= {"status": status, "history": [*(row["history"] or []), change]}
+        changed.append(Change(key, row["statement"], row["status"], status, _why(rule)))
+    if any(row[name] != value for name, value in new.items()):
+        connection.execute(RULES.update().where(RULES.c.key == key).values(**new, updated_at=now()))
+        mined = (EVIDENCE.c.rule == key) & EVIDENCE.c.with_trial.is_(None)
+        connection.execute(EVIDENCE.delete().where(mined))
+        connection.execute(EVIDENCE.insert(), list(_evidence(key, rule)))
+    return changed
+
+
+def _figures(rule: Mined) -> dict[str, Any]:
+    paired = rule.paired.model_dump() if rule.paired else {}
+    effect, low, high = rule.best.value, rule.best.low, rule.best.high
+    return {"effect": effect, "effect_low": low, "effect_high": high, "paired": paired | {"pairs": rule.pairs}}
+
+
+def _why(rule: Mined) -> str:
+    return f"{rule.direction} in {rule.agreeing} of {len(rule.evidence)} shapes, {rule.pairs} pairs"
+
+
+def _evidence(key: str, rule: Mined) -> Iterator[dict[str, Any]]:
+    from knowledge_base.tables import now
+
+    for one in rule.evidence:
+        place = one.model_dump(mode="json", include={"task", "sizes", "chip", "dtype", "sessions"})
+        yield {
+            "key": content_key("evidence", key, place), "rule": key, "kind": "measured", "with_trial": None,
+            "without_trial": None, "log_ratio": one.best, "paired": one.paired, "pairs": one.pairs, "place": place,
+            "note": "" if one.agrees else "says the contrary", "created_at": now(),
+        }  # fmt: skip

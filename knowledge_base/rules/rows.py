@@ -1,0 +1,55 @@
+"""Where configurations with their times come from: the landscapes that ship, and a base's own measured trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from knowledge_base.landscapes import LANDSCAPES, landscape, landscape_sources
+
+from .spaces import Timed, ops_in
+
+if TYPE_CHECKING:
+    from knowledge_base.database import Database
+
+
+def shipped() -> Iterator[Timed]:
+    """What the landscapes that ship have a time of."""
+    sources = landscape_sources()
+    for name in sorted(path.name.removesuffix(".jsonl.gz") for path in LANDSCAPES.glob("*.jsonl.gz")):
+        for row in landscape(name):
+            if row.us is not None:  # a name may end with sizes: linear_residual K=768
+                task, source = row.task.split(" ")[0], sources.get(row.source, "")
+                yield Timed(task, ops_in(row.task), row.sizes, row.dtype, row.chip, name, row.axes, source, row.us)
+
+
+def own(database: Database) -> Iterator[Timed]:
+    """A base's measured trials.  The session is the run that measured them.
+
+    Of times of several processes that of one counts, which a search took beside the others.
+    """
+    from sqlalchemy import select
+
+    from knowledge_base.tables import CANDIDATES, TASKS, TRIALS
+
+    t = TRIALS.c
+    query = (
+        select(
+            TASKS.c.name, TASKS.c.ops, TASKS.c.dtype, t.chip, t.run_id, t.us, CANDIDATES.c.source,
+            t.record["shape"].label("shape"), t.record["configuration"].label("axes"),
+            t.record["measurements"].label("times"),
+        )
+        .join(TASKS, TASKS.c.key == t.task)
+        .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
+        .where(t.kind == "measured", t.us.is_not(None), t.status.in_(("correct", "compiled")), t.run_id != "")
+        .order_by(t.created_at, t.key)
+    )  # fmt: skip
+    with database.read() as connection:
+        for row in connection.execute(query.execution_options(yield_per=2000)):
+            times = [m for m in row.times or () if m["kind"] == "measured" and m.get("status") == "stable"]
+            alone = [m["us"] for m in times if m.get("terms", {}).get("processes", 1) == 1]
+            ops = tuple(op for op in row.ops.split(",") if op)
+            yield Timed(
+                row.name, ops, row.shape, row.dtype, row.chip, row.run_id, row.axes, row.source,
+                alone[0] if alone else row.us,
+            )  # fmt: skip
