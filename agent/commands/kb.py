@@ -22,7 +22,7 @@ from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
 from knowledge_base.errors import UserError, nearest
 from knowledge_base.records import Answered, Status
-from knowledge_base.rules import in_spaces, own, review, shipped
+from knowledge_base.rules import review
 from knowledge_base.seed import SHIPPED, STATUSES
 from knowledge_base.store import Store
 
@@ -250,6 +250,8 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
 
 def mine(db: str | None, as_json: bool) -> int:
     """Mines the base's measured configurations, and those that ship, for rules; prints what that changed."""
+    from knowledge_base.rules import in_spaces, own, shipped
+
     with Store.open(db) as store:
         mine_, theirs = list(own(store.database)), list(shipped())
         some = in_spaces([*theirs, *mine_])

@@ -26,10 +26,10 @@ import numpy as np
 from .spaces import MISSING, Space
 
 NOISE = 0.002  # of a time, where no configuration was timed in two sessions: the least that was seen between processes
-RESAMPLES = 500
-MOST_PAIRS = 1024  # of a space that are looked at: so many tell where the median is
+RESAMPLES = 300
+MOST_PAIRS = 512  # of a space that are looked at: so many tell where the median is
 FEW_PAIRS = 8  # where not all configurations were timed, fewer say nothing
-NEAR = 24  # configurations that may turn out the fastest
+NEAR = 16  # configurations that may turn out the fastest
 Conditions = tuple[tuple[str, Any], ...]
 
 
@@ -105,7 +105,7 @@ def _pairs(space: Space, conditions: Conditions, rows: np.ndarray) -> tuple[np.n
     group of those that differ so.
     """
     wanted = [space.names.index(name) for name, _ in conditions]
-    group = np.unique(space.without(wanted), return_inverse=True)[1].reshape(-1)
+    group = space.groups(tuple(wanted))
     comparable = (space.codes[:, wanted] != MISSING).all(1)
     having, others = np.flatnonzero(rows & comparable), np.flatnonzero(~rows & comparable)
     others = others[np.argsort(group[others], kind="stable")]
@@ -157,8 +157,14 @@ def paired_interval(looks: Sequence[Look], rng: np.random.Generator) -> tuple[fl
     if not by_shape:
         return None
     shapes = [np.concatenate(group) for group in by_shape.values()]
-    low, high = np.percentile(resampled_median(shapes, rng), (2.5, 97.5))
-    return float(np.median(np.concatenate(shapes))), float(low), float(high)
+    return float(np.median(np.concatenate(shapes))), *between(resampled_median(shapes, rng))
+
+
+def between(drawn: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of what was drawn: percentiles, without interpolation."""
+    ordered = np.sort(drawn)
+    cut = int(0.025 * len(ordered))
+    return float(ordered[cut]), float(ordered[-1 - cut])
 
 
 def resampled_median(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:

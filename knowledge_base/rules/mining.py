@@ -14,13 +14,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .effects import Conditions, Draws, Look, look, noise_of, paired_interval, resampled_mean, resampled_median
+from .effects import Conditions, Draws, Look, between, look, noise_of, paired_interval, resampled_mean, resampled_median
 from .form import Condition, RuleForm, Scope, measure
 from .mined import Direction, Effect, Mined, ShapeEvidence
 from .spaces import Space
@@ -63,11 +64,14 @@ def judged(some: Sequence[Space], form: RuleForm, seed: int = 0) -> Mined | None
     here = [space for space in some if form.scope.holds(space.ops, space.chip, space.dtype, space.sizes)]
     conditions = tuple((condition.feature, condition.value) for condition in form.when)
     shapes = _shapes(here, conditions, noise_of(here), draws)
-    direction = _agreed(shapes.values())
+    direction = _agreed(_counted(shapes.values()))
     return _claim(form, direction, shapes, draws).mined(draws.rng) if direction else None
 
 
 # -------------------------------------------------------------------------------------------------------- claims
+
+
+_CONTRARY: dict[Direction, Direction] = {"faster": "slower", "slower": "faster"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +88,10 @@ class _Shape:
     def of(cls, looks: Sequence[Look]) -> _Shape:
         resampled = np.mean([one.resampled for one in looks], axis=0)
         best = float(np.mean([one.best for one in looks]))
-        low, high = (float(x) for x in np.percentile(resampled, (2.5, 97.5)))
+        low, high = between(resampled)
         return cls(tuple(looks), best, resampled, min(low, best), max(high, best))
 
-    @property
+    @functools.cached_property
     def says(self) -> Direction | None:
         """None: undecided."""
         if self.low > TOLERANCE:
@@ -147,10 +151,11 @@ class _Claim:
         return frozenset((c.feature, c.value) for c in self.form.when or ())
 
     def mined(self, rng: np.random.Generator) -> Mined:
-        contrary = {"faster": ("slower",), "slower": ("faster",), "free": ("faster", "slower")}[self.direction]
+        other = _CONTRARY.get(self.direction)
+        contrary = (other,) if other else ("faster", "slower")
         looks = [one for shape in self.shapes.values() for one in shape.looks]
         paired = paired_interval(looks, rng)
-        low, high = (float(x) for x in np.percentile(self.resampled, (2.5, 97.5)))
+        low, high = between(self.resampled)
         return Mined(
             form=self.form,
             direction=self.direction,
@@ -190,12 +195,17 @@ def _singles(some: Iterable[Space]) -> list[Conditions]:
 
 
 def _together(some: Iterable[Space]) -> list[Conditions]:
-    """Two or more of the values that the fastest configuration of a space needs."""
+    """Two or more of the values that the fastest configuration of a space needs, of which two need each other there."""
     found: dict[Conditions, None] = {}
     for space in some:
         needed = sorted(_needed(space), key=str)
+        pairs = [
+            set(pair) for pair in itertools.combinations(needed, 2) if (_surplus(space, *pair) or 0.0) < -SENSITIVE
+        ]
         for count in range(2, MOST_TOGETHER + 1):
-            found |= dict.fromkeys(itertools.combinations(needed, count))
+            for some_ in itertools.combinations(needed, count):
+                if any(pair <= set(some_) for pair in pairs):
+                    found[some_] = None
     return list(found)
 
 
@@ -204,7 +214,7 @@ def _needed(space: Space) -> list[tuple[str, Any]]:
     fastest = int(space.us.argmin())
     needed = []
     for k, name in enumerate(space.names):
-        group, code = space.without([k]), int(space.codes[fastest, k])
+        group, code = space.groups((k,)), int(space.codes[fastest, k])
         others = (group == group[fastest]) & (space.codes[:, k] != code)
         if code >= 0 and others.any() and space.us[others].min() > space.us[fastest] * (1 + SENSITIVE):
             needed.append((name, space.values[k][code]))
@@ -250,16 +260,22 @@ def _claims(
     """One for each part whose shapes agree and have enough pairs."""
     claims = []
     for scope, part in parts:
-        direction = _agreed(part.values())
+        direction = _agreed(_counted(part.values()))
         if direction and sum(len(one.pairs) for shape in part.values() for one in shape.looks) >= MIN_PAIRS:
             claims.append(_claim(RuleForm(scope=scope, when=when), direction, part, draws))
     return claims
 
 
-def _agreed(shapes: Iterable[_Shape]) -> Direction | None:
-    """What nearly all of them say that say anything.  Free agrees with whichever side the others take."""
-    said = [shape.says for shape in shapes]
-    faster, slower, free = (said.count(direction) for direction in ("faster", "slower", "free"))
+_SAID: tuple[Direction | None, ...] = ("faster", "slower", "free", None)
+
+
+def _counted(shapes: Iterable[_Shape]) -> Counter[Direction | None]:
+    return Counter(shape.says for shape in shapes)
+
+
+def _agreed(said: Mapping[Direction | None, int]) -> Direction | None:
+    """What nearly all say that say anything.  Free agrees with whichever side the others take."""
+    faster, slower, free, _ = (said.get(direction, 0) for direction in _SAID)
     enough = AGREEING * (faster + slower + free)
     if faster and not slower:  # as good everywhere, better somewhere
         return "faster"
@@ -283,28 +299,30 @@ def _parted(scope: Scope, shapes: Mapping[Any, _Shape]) -> list[tuple[Scope, dic
     for count in range(1, OF_SIZES + 1):
         for name in ("*".join(names) for names in itertools.combinations(dims, count)):
             sized = sorted(((_size(name, shape), key) for key, shape in shapes.items()), key=lambda pair: pair[0])
+            low: Counter[Direction | None] = Counter()
+            high = _counted(shapes.values())
             for cut in range(1, len(sized)):
-                (below, _), (above, _) = sized[cut - 1], sized[cut]
+                (below, key), (above, _) = sized[cut - 1], sized[cut]
+                low[shapes[key].says] += 1
+                high[shapes[key].says] -= 1
                 if below == above:
                     continue
-                bounds = (f"{name} <= {below}", f"{name} >= {above}")
-                sides = []
-                for bound, side in zip(bounds, (sized[:cut], sized[cut:]), strict=True):
-                    part = {key: shapes[key] for _, key in side}
-                    direction = _agreed(part.values())
-                    if direction:
-                        contrary = sum({s.says, direction} == {"faster", "slower"} for s in part.values())
-                        sides.append((direction, contrary, (scope.model_copy(update={"shape": bound}), part)))
-                both = {direction for direction, _, _ in sides}
-                if len(sides) == 2 and (len(both) < 2 or "slower" not in both):
+                sides = [(direction, said) for said in (low, high) if (direction := _agreed(said))]
+                told = {direction for direction, _ in sides}
+                if not sides or (len(sides) == 2 and (len(told) < 2 or "slower" not in told)):
                     continue
-                said = sum(len(part) for _, _, (_, part) in sides)
-                if (len(sides) == 1 and said < TO_PART) or not sides:
+                within = sum(sum(said.values()) for _, said in sides)
+                if len(sides) == 1 and within < TO_PART:
                     continue
-                contrary = sum(number for _, number, _ in sides)
-                rank = (len(sides), -contrary, said, -count, math.log(above / below))
+                contrary = sum(said[_CONTRARY[direction]] for direction, said in sides if direction in _CONTRARY)
+                undecided = sum(said[None] for _, said in sides)
+                rank = (len(sides), -contrary, within - undecided, -undecided, -count, math.log(above / below))
                 if best is None or rank > best[0]:
-                    best = rank, [part for _, _, part in sides]
+                    bounds = (f"{name} <= {below}", f"{name} >= {above}")
+                    scopes = [scope.model_copy(update={"shape": bound}) for bound in bounds]
+                    parts = [{key: shapes[key] for _, key in side} for side in (sized[:cut], sized[cut:])]
+                    of_both = zip(scopes, parts, (low, high), strict=True)
+                    best = rank, [(where, part) for where, part, said in of_both if _agreed(said)]
     return best[1] if best else []
 
 

@@ -74,12 +74,18 @@ class Space:
         kind = np.int64 if one < 2**62 else object
         return (self.codes.astype(kind) + 1) @ np.array(weights, dtype=kind), weights
 
-    def without(self, features: Iterable[int]) -> np.ndarray:
-        """A number for each row that is the same where rows differ in these features alone."""
-        whole, weights = self._packed
-        for k in features:
-            whole = whole - (self.codes[:, k].astype(whole.dtype) + 1) * weights[k]
-        return whole
+    def groups(self, features: tuple[int, ...]) -> np.ndarray:
+        """A number for each row, from 0, that is the same where rows differ in these features alone."""
+        if features not in self._groups:
+            whole, weights = self._packed
+            for k in features:
+                whole = whole - (self.codes[:, k].astype(whole.dtype) + 1) * weights[k]
+            self._groups[features] = np.unique(whole, return_inverse=True)[1].reshape(-1)
+        return self._groups[features]
+
+    @functools.cached_property
+    def _groups(self) -> dict[tuple[int, ...], np.ndarray]:
+        return {}
 
     @property
     def shape(self) -> tuple[str, str, str, tuple[tuple[str, int], ...]]:

@@ -24,22 +24,20 @@ STRUCTURES = (*_STRUCTURES.values(), *_YES_OR_NO.values(), BOUNDS, APPROXIMATE, 
 
 
 def features(axes: Mapping[str, Any], source: str = "") -> dict[str, Any]:
-    """Axes and structures of a configuration of the file ``source``, by name.  Without a file: what axes tell.
+    """Axes and structures of a configuration of the file ``source``, by name.
 
-    Those are of the sweeps that ship without their files (:mod:`knowledge_base.landscapes`).
+    What axes say counts more than the file.  Without a file they alone do: those of the sweeps that ship so
+    (:mod:`knowledge_base.landscapes`).
     """
-    found = dict(axes)
     made = _structure(source) if source else {}
-    if source:
-        guards = {value for value in made.values() if isinstance(value, str)}
-        found = {name: value for name, value in axes.items() if name not in guards}
-        found |= {name: bool(axes.get(str(value), value)) for name, value in made.items()}
-        return found
+    guards = {value for value in made.values() if isinstance(value, str)}
+    found = {name: value for name, value in axes.items() if name not in guards}
+    found |= {name: bool(axes.get(str(value), value)) for name, value in made.items()}
     if "STRUCTURE" in found:
         written = found.pop("STRUCTURE")
         found |= {name: written == called for called, name in _STRUCTURES.items()}
     found |= {name: bool(found.pop(axis)) for axis, name in _YES_OR_NO.items() if axis in found}
-    if found.get("ORDER") in _ORDERS:
+    if not source and found.get("ORDER") in _ORDERS:
         found["ORDER"] = _ORDERS[found["ORDER"]]
     return found
 

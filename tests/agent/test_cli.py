@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -19,8 +20,10 @@ from agent.commands import options
 from agent.proposers.choice import choose
 from evaluator.confinement.barriers import Containment
 from evaluator.confinement.confine import containment
+from knowledge_base import rules
 from knowledge_base.errors import UserError
 from knowledge_base.records import Level
+from knowledge_base.seed import mined
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from house import MODULES, tree
@@ -155,9 +158,30 @@ def test_facts_and_rules_filter(capfd: pytest.CaptureFixture[str]) -> None:
     invoke(["kb", "facts", "--gpu", "rtx5070", "--json"])
     assert {f["chip"] for f in json_of(capfd)} == {"rtx5070"}  # type: ignore[attr-defined]
     invoke(["kb", "rules", "--op", "linear-gelu", "--json"])
-    assert [r["op"] for r in json_of(capfd)] == ["linear_gelu"]  # type: ignore[attr-defined]
+    assert {r["op"] for r in json_of(capfd)} == {"linear_gelu"}  # type: ignore[attr-defined]
     invoke(["kb", "rules", "--gpu", "h200", "--json"])
     assert "rtx5070" not in {r["chip"] for r in json_of(capfd)}  # type: ignore[attr-defined]
+
+
+def test_mining_says_what_it_looked_at_and_what_became_of_rules(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what ships nothing is new; of a part of it some rules are, in a table of 80 columns."""
+    assert invoke(["kb", "mine", "--json"]) == 0
+    document: Any = json_of(capfd)
+    assert (document["own"], document["changes"]) == (0, [])
+    assert document["configurations"] > 10_000
+    assert document["rules"]["supported"] == len(mined())
+    rows = [row for row in rules.shipped() if row.session == "h200_product"]
+    monkeypatch.setattr(rules, "shipped", lambda: iter(rows))
+    assert invoke(["kb", "mine"]) == 0
+    out = capfd.readouterr().out
+    assert f"{len(rows)} configurations (0 of this base) in 8 spaces." in out.replace("\n", " ")
+    assert "new: supported" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    invoke(["kb", "rules", "--json"])
+    listed: Any = json_of(capfd)
+    assert sum(rule["status"] == "supported" for rule in listed) > len(mined())
 
 
 def test_doctor_says_what_there_is_and_what_holds_a_candidate(capfd: pytest.CaptureFixture[str]) -> None:

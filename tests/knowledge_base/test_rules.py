@@ -282,7 +282,9 @@ def k(x, tiles, PERSISTENT: ct.Constant[int]):
 def test_how_a_kernel_is_made_is_read_off_its_file() -> None:
     assert features({"PERSISTENT": 1, "TM": 4}, GUARDED)["persistent"] is True
     assert features({"PERSISTENT": 0, "TM": 4}, GUARDED)["persistent"] is False
-    assert features({"TM": 4}, GUARDED.replace("if PERSISTENT:", "if 1:"))["persistent"] is True
+    looping = GUARDED.replace("if PERSISTENT:", "if 1:")
+    assert features({"TM": 4}, looping)["persistent"] is True
+    assert features({"PERSISTENT": 0}, looping)["persistent"] is False  # as many blocks as tiles, then
     assert "PERSISTENT" not in features({"PERSISTENT": 0, "TM": 4}, GUARDED)
     assert features({}, GUARDED)["bounds checks"] is True
     assert features({}, GUARDED.replace("(4,))", "(4,), check_bounds=False)"))["bounds checks"] is True  # its stores do
