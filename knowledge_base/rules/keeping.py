@@ -49,15 +49,16 @@ def review(database: Database, some: Sequence[Space], source: str) -> list[Chang
 
     from .mining import mine
 
+    def stored(connection: Connection) -> dict[str, dict[str, Any]]:
+        return {row["key"]: dict(row) for row in connection.execute(select(RULES)).mappings()}
+
     with database.read() as connection:
-        known = {row["key"]: dict(row) for row in connection.execute(select(RULES)).mappings()}
+        known = stored(connection)
     found = {key_of(rule): rule for rule in mine(some)}
     looked = {key: _looked(row, some) for key, row in known.items() if key not in found}
     changes: list[Change] = []
     with database.write() as connection:
-        known = {
-            row["key"]: dict(row) for row in connection.execute(select(RULES)).mappings()
-        }  # another may have mined
+        known = stored(connection)  # another process may have mined meanwhile
         for key, rule in found.items():
             if key not in known:
                 insert(connection, {key: rule}, source)

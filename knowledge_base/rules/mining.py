@@ -199,13 +199,11 @@ def _together(some: Iterable[Space]) -> list[Conditions]:
     found: dict[Conditions, None] = {}
     for space in some:
         needed = sorted(_needed(space), key=str)
-        pairs = [
-            set(pair) for pair in itertools.combinations(needed, 2) if (_surplus(space, *pair) or 0.0) < -SENSITIVE
-        ]
+        bound = [set(two) for two in itertools.combinations(needed, 2) if (_surplus(space, *two) or 0.0) < -SENSITIVE]
         for count in range(2, MOST_TOGETHER + 1):
-            for some_ in itertools.combinations(needed, count):
-                if any(pair <= set(some_) for pair in pairs):
-                    found[some_] = None
+            for together in itertools.combinations(needed, count):
+                if any(two <= set(together) for two in bound):
+                    found[together] = None
     return list(found)
 
 
@@ -266,16 +264,13 @@ def _claims(
     return claims
 
 
-_SAID: tuple[Direction | None, ...] = ("faster", "slower", "free", None)
-
-
 def _counted(shapes: Iterable[_Shape]) -> Counter[Direction | None]:
     return Counter(shape.says for shape in shapes)
 
 
 def _agreed(said: Mapping[Direction | None, int]) -> Direction | None:
     """What nearly all say that say anything.  Free agrees with whichever side the others take."""
-    faster, slower, free, _ = (said.get(direction, 0) for direction in _SAID)
+    faster, slower, free = said.get("faster", 0), said.get("slower", 0), said.get("free", 0)
     enough = AGREEING * (faster + slower + free)
     if faster and not slower:  # as good everywhere, better somewhere
         return "faster"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 PERSISTENT, BOUNDS, APPROXIMATE, NO_TMA = "persistent", "bounds checks", "approximate math", "no TMA"
@@ -31,7 +31,9 @@ def features(axes: Mapping[str, Any], source: str = "") -> dict[str, Any]:
     """
     made = _structure(source) if source else {}
     guards = {value for value in made.values() if isinstance(value, str)}
-    found = {name: value for name, value in axes.items() if name not in guards}
+    found: dict[str, Any] = {
+        name: value if isinstance(value, Hashable) else str(value) for name, value in axes.items() if name not in guards
+    }
     found |= {name: bool(axes.get(str(value), value)) for name, value in made.items()}
     if "STRUCTURE" in found:
         written = found.pop("STRUCTURE")

@@ -204,6 +204,12 @@ def test_what_is_no_time_is_left_out(us: float) -> None:
     assert not space.whole
 
 
+def test_an_axis_may_have_any_literal_for_a_value() -> None:
+    axes = AXES | {"SPLIT": ([1, 2], [2, 1]), "MODE": ("a", None)}
+    found = mined(t for sizes in SHAPES for t in times(lambda a: spread(a) * a["SPLIT"][0] ** 0.1, axes=axes, **sizes))
+    assert "linear is faster at SPLIT=[1, 2]" in found
+
+
 def test_nothing_comes_of_nothing() -> None:
     assert mine([]) == []
     assert in_spaces(times(spread, axes={n: v[:1] for n, v in AXES.items()}, M=1)) == []
