@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base import browse
 from knowledge_base.chips import UNITS, Chip
 from knowledge_base.compiler_faults import compiler_faults
-from knowledge_base.errors import UserError
 from knowledge_base.records import Trial
-from knowledge_base.rules import known_as, read_form
+from knowledge_base.rules import form_of, known_as
 from knowledge_base.snf.task import Task
 
 if TYPE_CHECKING:
@@ -90,10 +89,10 @@ def _beliefs(store: Store, task: Task, chip: Chip, ops: Iterable[str]) -> tuple[
     untested: list[Belief] = []
     tested: list[Belief] = []
     for row in browse.rules(store.database, gpu=chip.name):
-        try:
-            scope = read_form(row["form"], row["statement"]).scope
-        except UserError:  # of an older base
+        form = form_of(row)
+        if form is None:
             continue
+        scope = form.scope
         here = scope.op and any(scope.holds(ops, chip.name, dtype, task.sizes) for dtype in dtypes)
         if here and row["status"] != "superseded":
             (untested if row["effect"] is None else tested).append(_belief(row))

@@ -79,8 +79,8 @@ def _effect(row: Row) -> str:
         return ", ".join(f"{k} {v}" for k, v in row["claimed"].items() if k != "direction") or "faster"
     effect, low, high = (100 * math.expm1(row[name]) for name in ("effect", "effect_low", "effect_high"))
     paired = row["paired"].get("value")
-    pairs_ = f"; else unchanged {100 * math.expm1(paired):+.1f}%" if paired is not None else ""
-    return f"{effect:+.1f}% time, {low:+.1f} to {high:+.1f}{pairs_}"
+    unchanged = f"; else unchanged {100 * math.expm1(paired):+.1f}%" if paired is not None else ""
+    return f"{effect:+.1f}% time, {low:+.1f} to {high:+.1f}{unchanged}"
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
@@ -253,18 +253,18 @@ def mine(db: str | None, as_json: bool) -> int:
     from knowledge_base.rules import in_spaces, own, shipped
 
     with Store.open(db) as store:
-        mine_, theirs = list(own(store.database)), list(shipped())
-        some = in_spaces([*theirs, *mine_])
-        source = f"{SHIPPED} and {len(mine_)} configurations of this base" if mine_ else SHIPPED
+        ours, theirs = list(own(store.database)), list(shipped())
+        some = in_spaces([*theirs, *ours])
+        source = f"{SHIPPED} and {len(ours)} configurations of this base" if ours else SHIPPED
         changes = review(store.database, some, source)
         rules = browse.rules(store.database)
     counts = {status: sum(rule["status"] == status for rule in rules) for status in STATUSES}
     if as_json:
-        looked = {"configurations": len(theirs) + len(mine_), "own": len(mine_), "spaces": len(some)}
+        looked = {"configurations": len(theirs) + len(ours), "own": len(ours), "spaces": len(some)}
         emit(looked | {"rules": counts, "changes": [asdict(change) for change in changes]})
         return 0
     out = console()
-    out.print(f"{len(theirs) + len(mine_)} configurations ({len(mine_)} of this base) in {len(some)} spaces.")
+    out.print(f"{len(theirs) + len(ours)} configurations ({len(ours)} of this base) in {len(some)} spaces.")
     if changes:
         made = table([("id", "left", 8), ("status", "left", 25), ("rule", "left", None)])
         for change in changes:

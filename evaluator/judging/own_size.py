@@ -253,7 +253,7 @@ class _Look:
         places: dict[int, Index] = {}  # by the identity of a case
         for number in range(SAMPLES):
             sample = _Sample(self, random.Random(f"{seed} {number}"))
-            telling = True  # at most half of what is compared is NaN or Inf in the reference
+            telling = True  # less than half of what is compared is NaN or Inf in the reference
             for case, index in sample.run(seed + number, oracle):
                 errors = measure(case)
                 if isinstance(errors, Failure):

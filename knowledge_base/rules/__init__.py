@@ -7,6 +7,7 @@ from knowledge_base.lazy import exports
 if TYPE_CHECKING:
     from .form import RuleForm as RuleForm
     from .form import Scope as Scope
+    from .form import form_of as form_of
     from .form import known_as as known_as
     from .form import read_form as read_form
     from .keeping import Change as Change
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
-        form=["RuleForm", "Scope", "known_as", "read_form"],
+        form=["RuleForm", "Scope", "form_of", "known_as", "read_form"],
         keeping=["Change", "insert", "key_of", "review"],
         mined=["Mined"],
         mining=["mine"],

@@ -101,8 +101,9 @@ def look(space: Space, conditions: Conditions, noise: float, draws: Draws) -> Lo
 
 
 def _pairs(space: Space, conditions: Conditions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of configurations that have the values, each beside one that differs in these features alone; each one's
-    group of those that differ so.
+    """Numbers of configurations that have the values, and of one for each that differs in these features alone.
+
+    And of every configuration the group of those that it differs from in these features alone.
     """
     wanted = [space.names.index(name) for name, _ in conditions]
     group = space.groups(tuple(wanted))
@@ -148,16 +149,9 @@ def resampled_mean(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) ->
     return np.asarray(table[which, np.arange(RESAMPLES)[:, None]].mean(1))
 
 
-def paired_interval(looks: Sequence[Look], rng: np.random.Generator) -> tuple[float, float, float] | None:
-    """The median over all pairs and its interval: shapes are resampled, then their pairs."""
-    by_shape: dict[tuple[Any, ...], list[np.ndarray]] = {}
-    for one in looks:
-        if len(one.pairs):
-            by_shape.setdefault(one.space.shape, []).append(one.pairs)
-    if not by_shape:
-        return None
-    shapes = [np.concatenate(group) for group in by_shape.values()]
-    return float(np.median(np.concatenate(shapes))), *between(resampled_median(shapes, rng))
+def paired_interval(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) -> tuple[float, float, float]:
+    """The median over all pairs and its interval."""
+    return float(np.median(np.concatenate(of_shapes))), *between(resampled_median(of_shapes, rng))
 
 
 def between(drawn: np.ndarray) -> tuple[float, float]:

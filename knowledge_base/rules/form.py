@@ -18,9 +18,9 @@ from typing import Any
 from knowledge_base.chips import CHIPS
 from knowledge_base.errors import UserError
 from knowledge_base.records import Record
+from knowledge_base.snf.cost import BYTES
 
 OTHERS = "other values"  # what most rules stand against
-DTYPES = ("bf16", "f16", "f32", "f64", "f8e4m3", "f8e5m2")
 _SHAPE = re.compile(r"(?P<measure>[A-Za-z]\w*(?:\*[A-Za-z]\w*)*) (?P<sign>>=|<=) (?P<bound>[1-9]\d*)")
 
 
@@ -91,13 +91,17 @@ class RuleForm(Record):
         return {"scope": scope, "when": when, "against": self.against, "effect": "log_ratio"}
 
 
-def read_form(document: Mapping[str, Any], where: str, ops: Iterable[str] | None = None) -> RuleForm:
-    """The form that a document is.  Raises UserError for one that names nothing, saying ``where`` it stands.
+def form_of(row: Mapping[str, Any]) -> RuleForm | None:
+    """The form of a rule that is stored; None where it is none, as in an older base."""
+    try:
+        return read_form(row["form"], row["statement"])
+    except UserError:
+        return None
 
-    ops: what a scope may name; None does not look.
-    """
-    missing = {"scope", "when", "against", "effect"} ^ set(document)
-    if missing:
+
+def read_form(document: Mapping[str, Any], where: str) -> RuleForm:
+    """The form that a document is.  Raises UserError for one that names nothing, saying ``where`` it stands."""
+    if set(document) != {"scope", "when", "against", "effect"}:
         raise UserError(f"{where}: a rule's form wants exactly scope, when, against and effect")
     scope = document["scope"]
     if not isinstance(scope, Mapping) or set(scope) - set(Scope.model_fields):
@@ -109,12 +113,10 @@ def read_form(document: Mapping[str, Any], where: str, ops: Iterable[str] | None
     found = Scope(**scope)
     if found.chip and found.chip not in CHIPS:
         raise UserError(f"{where}: there is no chip {found.chip!r}", f"known: {', '.join(CHIPS)}")
-    if found.dtype and found.dtype not in DTYPES:
-        raise UserError(f"{where}: there is no dtype {found.dtype!r}", f"known: {', '.join(DTYPES)}")
+    if found.dtype and found.dtype not in BYTES:
+        raise UserError(f"{where}: there is no dtype {found.dtype!r}", f"known: {', '.join(BYTES)}")
     if found.shape and not _SHAPE.fullmatch(found.shape):
         raise UserError(f"{where}: a shape is written M >= 4096 or M*N <= 65536, not {found.shape!r}")
-    if ops is not None and found.op and found.op not in ops:
-        raise UserError(f"{where}: no task has an op or a name {found.op!r}")
     return RuleForm(scope=found, when=_conditions(document["when"], where), against=document["against"])
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowledge_base.content import content_key
-from knowledge_base.errors import UserError
 
-from .form import read_form
+from .form import form_of
 from .mined import Mined, ShapeEvidence
 from .wording import statement
 
@@ -103,14 +102,11 @@ def insert(connection: Connection, rules: Mapping[str, Mined], source: str) -> N
 
 
 def _looked(row: Mapping[str, Any], some: Sequence[Space]) -> Mined | None:
-    """What there is for or against a rule of the base; nothing about a form that is none (an older base's)."""
+    """What there is for or against a rule of the base."""
     from .mining import judged
 
-    try:
-        form = read_form(row["form"], row["statement"])
-    except UserError:
-        return None
-    return judged(some, form)
+    form = form_of(row)
+    return judged(some, form) if form else None
 
 
 def _claimed(row: Mapping[str, Any]) -> str:
@@ -153,9 +149,9 @@ def _note(connection: Connection, row: Mapping[str, Any], rule: Mined, status: s
 
 
 def _figures(rule: Mined) -> dict[str, Any]:
-    paired = rule.paired.model_dump() if rule.paired else {}
     effect, low, high = rule.best.value, rule.best.low, rule.best.high
-    return {"effect": effect, "effect_low": low, "effect_high": high, "paired": paired | {"pairs": rule.pairs}}
+    paired = rule.paired.model_dump() | {"pairs": rule.pairs}
+    return {"effect": effect, "effect_low": low, "effect_high": high, "paired": paired}
 
 
 def _why(rule: Mined) -> str:

@@ -12,7 +12,7 @@ Direction = Literal["faster", "slower", "free"]
 
 
 class ShapeEvidence(Record):
-    """What one shape says: log-ratios, best against best and the median of pairs (None: there are none).
+    """What one shape says: log-ratios, best against best and the median of pairs.
 
     agrees: it does not say the contrary of the rule.
     """
@@ -23,7 +23,7 @@ class ShapeEvidence(Record):
     dtype: str
     sessions: tuple[str, ...]
     best: float
-    paired: float | None
+    paired: float
     pairs: int
     agrees: bool = True
 
@@ -45,7 +45,7 @@ class Mined(Record):
     form: RuleForm
     direction: Direction
     best: Effect
-    paired: Effect | None
+    paired: Effect
     evidence: tuple[ShapeEvidence, ...]
 
     @property

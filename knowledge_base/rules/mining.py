@@ -104,9 +104,12 @@ class _Shape:
     def sizes(self) -> Mapping[str, int]:
         return self.looks[0].space.sizes
 
+    @functools.cached_property
+    def pairs(self) -> np.ndarray:
+        return np.concatenate([one.pairs for one in self.looks])
+
     def evidence(self, agrees: bool) -> ShapeEvidence:
         space = self.looks[0].space
-        pairs = np.concatenate([one.pairs for one in self.looks])
         sessions = tuple(dict.fromkeys(one.space.session for one in self.looks))
         return ShapeEvidence(
             task=space.task,
@@ -115,8 +118,8 @@ class _Shape:
             dtype=space.dtype,
             sessions=sessions,
             best=_rounded(self.best),
-            paired=_rounded(float(np.median(pairs))) if len(pairs) else None,
-            pairs=len(pairs),
+            paired=_rounded(float(np.median(self.pairs))),
+            pairs=len(self.pairs),
             agrees=agrees,
         )
 
@@ -138,8 +141,7 @@ class _Claim:
         Of what makes no difference: how often the median of pairs is above FREE, or 1 if the mean effect is.
         """
         if self.direction == "free":
-            pairs = [np.concatenate([one.pairs for one in shape.looks]) for shape in self.shapes.values()]
-            drawn = resampled_median(pairs, np.random.default_rng(0))
+            drawn = resampled_median([shape.pairs for shape in self.shapes.values()], np.random.default_rng(0))
             wrong = np.abs(drawn) > (FREE if abs(self.effect) <= FREE else -1)
         else:
             drawn = self.resampled
@@ -153,14 +155,12 @@ class _Claim:
     def mined(self, rng: np.random.Generator) -> Mined:
         other = _CONTRARY.get(self.direction)
         contrary = (other,) if other else ("faster", "slower")
-        looks = [one for shape in self.shapes.values() for one in shape.looks]
-        paired = paired_interval(looks, rng)
         low, high = between(self.resampled)
         return Mined(
             form=self.form,
             direction=self.direction,
             best=_effect(self.effect, low, high),
-            paired=_effect(*paired) if paired else None,
+            paired=_effect(*paired_interval([shape.pairs for shape in self.shapes.values()], rng)),
             evidence=tuple(shape.evidence(shape.says not in contrary) for shape in self.shapes.values()),
         )
 
@@ -259,7 +259,7 @@ def _claims(
     claims = []
     for scope, part in parts:
         direction = _agreed(_counted(part.values()))
-        if direction and sum(len(one.pairs) for shape in part.values() for one in shape.looks) >= MIN_PAIRS:
+        if direction and sum(len(shape.pairs) for shape in part.values()) >= MIN_PAIRS:
             claims.append(_claim(RuleForm(scope=scope, when=when), direction, part, draws))
     return claims
 
@@ -352,10 +352,10 @@ def _told_once(found: Sequence[_Claim]) -> list[_Claim]:
             continue
         others = kept.setdefault(claim.form.scope, [])
         several = [o for o in others if len(o) > 1]
-        mine_ = claim.conditions
-        news = len(several) < MOST_OF_A_SCOPE and not any(mine_ <= o or o <= mine_ for o in several)
-        if len(mine_) == 1 or (news and _more_than_its_parts(claim)):
-            others.append(mine_)
+        these = claim.conditions
+        news = len(several) < MOST_OF_A_SCOPE and not any(these <= o or o <= these for o in several)
+        if len(these) == 1 or (news and _more_than_its_parts(claim)):
+            others.append(these)
             out.append(claim)
     parted = {(claim.form.scope.op, claim.conditions) for claim in out if claim.form.scope.shape}
     features = {
