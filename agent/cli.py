@@ -179,6 +179,28 @@ def bench(
 
 
 @app.command()
+def compare(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A FILE.py, a folder of transformers, gpt2, gpt2-xl, …")
+    ],
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="B=1,T=128", help="Of tokens; a file has its own example.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", metavar="bf16|f16|f32", help="Else the model's own.")] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", metavar="NAME", help="Of torch.compile; default, max-autotune, none, …")
+    ] = "reduce-overhead",
+    gpu: Gpu = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> int:
+    """A whole model of PyTorch on generated kernels: what is replaced, its error and, on a GPU, its time."""
+    from .commands import compare_command, options
+
+    return compare_command.compare(model, options.sizes(shape), dtype, mode, gpu, device, as_json)
+
+
+@app.command()
 def prompt(
     target: Target = "",
     task: Annotated[str, typer.Option("--task", metavar="NAME", help="One of the target's tasks, or any task.")] = "",

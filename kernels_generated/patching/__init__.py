@@ -12,5 +12,7 @@ from __future__ import annotations
 
 from .patch_report import Patched, PatchedModule
 from .patched import patch, unpatch
+from .twice import difference
+from .twice import run as outputs
 
-__all__ = ["Patched", "PatchedModule", "patch", "unpatch"]
+__all__ = ["Patched", "PatchedModule", "difference", "outputs", "patch", "unpatch"]

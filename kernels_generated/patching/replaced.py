@@ -118,6 +118,11 @@ class Computed(_Replacement):
         self.shapes = tuple(tuple(one.shape) for one in others)
         self.fitting: set[tuple[Any, ...]] = set()  # shapes that were seen to fit
         self.attributes = len(vars(nn.Module())) + equivalent.own
+        known = {name for name, _ in equivalent.settings}
+        kinds = [kind for kind in base.__mro__ if kind not in (nn.Module, object)]
+        self.others = tuple(dict.fromkeys(
+            name for kind in kinds for name in vars(kind) if name not in known and not name.startswith("__")
+        ))  # fmt: skip
 
     def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         operands = self.operands(module, given, named)
@@ -133,7 +138,7 @@ class Computed(_Replacement):
             return "its class was changed"
         if len(given) != 1 or named:
             return "it was called with other arguments than one tensor"
-        if len(vars(module)) != self.attributes or module._modules or module._buffers:
+        if module._modules or module._buffers or self._shadowed(module):
             return "it was given other attributes"
         for name, value in self.equivalent.settings:
             now = getattr(module, name)
@@ -156,6 +161,16 @@ class Computed(_Replacement):
             if len(self.fitting) < REMEMBERED:
                 self.fitting.add(shapes)
         return tensors
+
+    def _shadowed(self, module: nn.Module) -> bool:
+        """Whether the module has attributes that its forward might read in place of its class's.
+
+        torch.compile of PyTorch 2.11 does not count attributes, but it looks for each.
+        """
+        if not torch.compiler.is_compiling():
+            return len(vars(module)) != self.attributes
+        held = vars(module)
+        return any(name in held for name in self.others)
 
     def _fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the shapes are the operator's; else the module itself says what is wrong, or broadcasts."""

@@ -25,7 +25,7 @@ HEAD_WIDTHS = (16, 32, 64, 80, 128)
 _SAMPLES = {
     "M": 8192, "N": 768, "K": 768, "B": 8, "T": 1024, "S": 1024, "H": 12, "D": 64, "V": 50257, "P": 1024, "C": 768,
 }  # fmt: skip
-_WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}}
+_WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}, "dense": {"N": 2304}}
 
 
 def _rows(op: str) -> Callable[[Builder], Value]:
@@ -58,6 +58,12 @@ def _linear_gelu(b: Builder) -> Value:
 
 def _linear_residual(b: Builder) -> Value:
     return b.node("add", [_linear(b), b.input("r", "bf16", ("M", "N"))])
+
+
+def _dense(b: Builder) -> Value:
+    x = b.input("x", "bf16", ("M", "K"))
+    product = b.node("matmul", [x, b.input("w", "bf16", ("K", "N"), "weight")])
+    return b.node("add", [product, b.input("b", "bf16", ("N",), "weight")])
 
 
 def _scaled(b: Builder, q: Value, k: Value) -> Value:
@@ -113,6 +119,7 @@ _BUILDERS: dict[str, tuple[str, Callable[[Builder], Value]]] = {
     "linear_nobias": ("x wᵀ", _linear_nobias),
     "linear_gelu": ("GELU(x wᵀ + b)", _linear_gelu),
     "linear_residual": ("x wᵀ + b + r", _linear_residual),
+    "dense": ("x w + b, the weight stored as [K, N]", _dense),
     "attention": ("causal attention read from a QKV buffer", _attention),
     "attention_qkv": ("causal attention on separate q, k, v", _attention_qkv),
     "attention_decode": ("attention of one query on cached keys, up to the place `last`", _attention_decode),

@@ -103,6 +103,7 @@ RECOGNISED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Llama's norm": (LlamaNorm, "rmsnorm_43ef8d"),
     "minGPT's GELU": (NewGELU, "gelu"),
     "a matrix": (lambda: OnMatrix(turned=False), "linear"),
+    "a turned matrix": (lambda: OnMatrix(turned=True), "dense"),  # transformers' Conv1D
     "Gemma's GELU": (lambda: Applies(functools.partial(F.gelu, approximate="tanh")), "gelu"),
     "softmax": (lambda: Applies(functools.partial(torch.softmax, dim=-1)), "softmax"),
 }
@@ -273,7 +274,6 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
         f"{NO_OTHER_EPS}1e-05",
     ),
     "RMSNorm whose eps is the dtype's": (lambda: nn.RMSNorm(WIDTH), ""),
-    "a turned matrix": (lambda: OnMatrix(turned=True), "no operator computes the same"),
     "a global variable": (Global, "it reads the global variable FACTOR"),
     "a count of calls": (Counts, "it keeps something from one call to the next"),
     "its last output": (Keeps, "it keeps something from one call to the next"),
@@ -726,6 +726,32 @@ def test_torch_compile_sees_the_operators_without_a_break(chip: emulator.Emulate
     assert torch.equal(compiled(idx), expected)
     assert len(seen) == 10
     kernels_generated.unpatch(model)
+    torch._dynamo.reset()
+
+
+class Helped(LlamaNorm):
+    """Its forward reads a method, which an attribute may come in place of."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.helper(hidden)
+
+    def helper(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden)
+
+
+@torch.no_grad()
+def test_torch_compile_sees_what_was_put_in_a_methods_place(chip: emulator.Emulated) -> None:
+    module, x = Helped().to(BF16), x_of(3)
+    assert kernels_generated.patch(module, x).replaced
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    before = chip.launches
+    compiled(x)
+    assert chip.launches == before + 1
+    torch._dynamo.reset()
+    module.helper = torch.neg
+    assert torch.equal(compiled(x), -x)
+    assert torch.equal(module(x), -x)
+    assert chip.launches == before + 1
     torch._dynamo.reset()
 
 
