@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from evaluator import emulator
 from evaluator.timing import median, ratio
 from kernels_generated.ops import operators
-from kernels_generated.patching import Patched, difference, outputs, patch
+from kernels_generated.patching import difference, outputs, patch
 from knowledge_base.errors import UserError
 
 from .sources import Given, said
@@ -26,7 +26,6 @@ ROUNDS = 15  # in which all forms take turns, there and back
 SAMPLE_MS = 20.0  # a sample is as many calls
 WARM = 3  # calls before: a compiled form records its graph in them
 EAGER, PATCHED = "eager", "patched"
-TIMES_NEED = "nothing is timed without a GPU"
 
 
 def versus(given: Given, device: str, chip: str, mode: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -76,13 +75,13 @@ def versus(given: Given, device: str, chip: str, mode: str, say: Callable[[str],
     if report is None:
         return document
     if device == "cpu":
-        document["lacking"]["times"] = TIMES_NEED
+        document["lacking"]["times"] = "nothing is timed without a GPU"
     say("running it in float32 …")
     document["float32"], lacking = _against_float32(given, before, outputs(twin, given.example, given.named))
     if lacking:
         document["lacking"]["float32"] = lacking
     if device == "cuda":
-        document["times"], lacking_forms = _timed(given, twin, mode, report, say)
+        document["times"], lacking_forms = _timed(given, twin, mode, say)
         document["lacking"].update(lacking_forms)
     return document
 
@@ -132,7 +131,7 @@ def _against_float32(
 
 
 def _timed(
-    given: Given, twin: nn.Module, mode: str, report: Patched, say: Callable[[str], None]
+    given: Given, twin: nn.Module, mode: str, say: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Each form's time, and why some have none."""
     models: dict[str, Any] = {EAGER: given.model, PATCHED: twin}

@@ -82,6 +82,30 @@ def test_what_is_printed_fits_80_columns_and_no_time_is_claimed(capfd: pytest.Ca
     assert " ms" not in said.out
 
 
+def test_a_model_that_then_computes_something_else_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    text = """
+import torch
+
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part, self.calls = torch.nn.Linear(16, 16), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.calls * self.part(x)
+
+model, example = M().bfloat16(), torch.ones(2, 16, dtype=torch.bfloat16)
+"""
+    assert invoke(["compare", written(text), "--gpu", "h200", "--json"]) == 1
+    document = json.loads(capfd.readouterr().out)
+    assert "differs by" in document["refused"]
+    assert "nothing is patched" in document["refused"]
+    assert document["modules"] == document["times"] == []
+    assert invoke(["compare", "mine.py", "--gpu", "h200"]) == 1
+    assert "nothing is patched" in " ".join(capfd.readouterr().err.split())
+
+
 def test_dtypes_are_changed_on_demand(capfd: pytest.CaptureFixture[str]) -> None:
     text = "import torch\nmodel = torch.nn.Linear(16, 32)\nexample = (torch.randn(4, 16),)\n"
     assert invoke(["compare", written(text), "--gpu", "h200", "--dtype", "f16", "--json"]) == 0
