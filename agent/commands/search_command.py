@@ -14,9 +14,11 @@ from evaluator.plans import Plans
 from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
 from knowledge_base.content import readable
-from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED
+from knowledge_base.errors import EXIT_DONE, EXIT_REJECTED, EnvironmentLacks
 from knowledge_base.records import Candidate, Trial
+from knowledge_base.rules import Space
 from knowledge_base.snf import task_named
+from knowledge_base.store import Store
 
 from .check import note_of, print_verdict, read_source
 from .hardware import check_cluster, chip_for, device_for
@@ -64,7 +66,7 @@ def search(
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(
                 candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, seconds=seconds,
-                timer=timer, plans=plans, progress=progress,
+                near=_spaces(db) if runner is not None else (), timer=timer, plans=plans, progress=progress,
             )  # fmt: skip
     noted = note_of(task, found.trials, db)
     usable = found.best is not None
@@ -96,6 +98,17 @@ def search(
     if noted:
         err.print(noted, markup=False)
     return EXIT_DONE if usable else EXIT_REJECTED
+
+
+def _spaces(db: str | None) -> tuple[Space, ...]:
+    """What was measured before; where the default base can't be opened, what ships."""
+    try:
+        with Store.open(db) as store:
+            return loop.measured_spaces(store)
+    except EnvironmentLacks:
+        if db is not None:
+            raise
+        return loop.measured_spaces(None)
 
 
 def _document(found: SearchResult, plans: Plans) -> dict[str, Any]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .target_work import PLAN as PLAN
     from .target_work import RunOptions as RunOptions
     from .target_work import label_tasks as label_tasks
+    from .target_work import measured_spaces as measured_spaces
     from .target_work import run as run
     from .target_work import versions as versions
     from .task_work import known_trials as known_trials
@@ -37,6 +38,6 @@ else:
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "search"],
         summary=["RunSummary", "TaskResult"],
-        target_work=["PLAN", "RunOptions", "label_tasks", "run", "versions"],
+        target_work=["PLAN", "RunOptions", "label_tasks", "measured_spaces", "run", "versions"],
         task_work=["known_trials"],
     )

@@ -16,6 +16,7 @@ from evaluator.plans import Plans
 from evaluator.replay import AnyRunner
 from evaluator.timing import Timer
 from knowledge_base.chips import Chip
+from knowledge_base.rules import Space
 from knowledge_base.store import Store
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class RunContext:
     elsewhere: Elsewhere | None  # a cluster's, where the run has one
     search_seconds: float  # that searching may take on all cores; by the model each task has a share, as of the floor
     progress: Progress
+    spaces: tuple[Space, ...] = ()  # what was measured before, of any work
     deadline: float | None = None
     at_once: int = 1  # tasks that compute; others wait for their proposer's answers, or for a slot
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))  # one for each of them

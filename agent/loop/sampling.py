@@ -5,6 +5,8 @@ a finite list: what is tried next has most in common with the best GOOD tried so
 configurations have in common what :func:`_alike` says: each axis that agrees counts.  As the list is finite, the best
 of it is taken, and not the best of a few draws; as it is a list, it may have holes.
 
+Where near work was measured, what that says (:mod:`.prior`) comes in place of the first draws, and counts after them.
+
 How soon it finds what is near the best, on measured spaces: docs/measuring.md, "A search".
 """
 
@@ -12,18 +14,27 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 START = 10  # tries before the first estimate: what is given, then drawn ones
 GOOD = 2  # tries that others are to be like
 SAME = 0.6  # weight of an axis on which two agree; those on which they do not share the rest among its other values
 
 
+class Foreknowledge(Protocol):
+    """What near work says of the places in a list: :class:`.prior.Prior`."""
+
+    def first(self, open_: Iterable[int], took: Mapping[int, float], under_way: Iterable[int]) -> int | None: ...
+
+    def slower(self, took: Mapping[int, float]) -> Sequence[float]: ...
+
+
 class Sampler:
     """Asks for configurations of a list to be tried, and is told what they took.
 
     given: how many at its head are tried first, in order.  known: what some took, by place: they are not tried again.
+    prior: what is known of near work.
     """
 
     def __init__(
@@ -32,7 +43,9 @@ class Sampler:
         given: int,
         seed: int,
         known: Mapping[int, float] | None = None,
+        prior: Foreknowledge | None = None,
     ) -> None:
+        self._prior = prior
         self._all = list(configurations)
         self._values = {
             name: len({repr(one.get(name)) for one in self._all})
@@ -42,7 +55,8 @@ class Sampler:
         rest = list(range(given, len(self._all)))
         random.Random(seed).shuffle(rest)
         order = [place for place in (*range(min(given, len(self._all))), *rest) if place not in self._us]
-        self._start = frozenset(order[: max(START - len(self._us), sum(place < given for place in order))])
+        first = sum(place < given for place in order)
+        self._start = frozenset(order[: first if prior is not None else max(START - len(self._us), first)])
         self._open = dict.fromkeys(order)  # neither tried nor under way, the first to be tried first
         self._under_way: dict[int, None] = {}
         self._likeness: dict[int, list[float]] = {}  # of a tried one to all
@@ -62,7 +76,7 @@ class Sampler:
         asked: list[int] = []
         while self._open and len(asked) < count:
             place = next(iter(self._open))
-            if place not in self._start and len(self._us) > GOOD:
+            if place not in self._start and (self._prior is not None or len(self._us) > GOOD):
                 place = self._most_promising()
             del self._open[place]
             self._under_way[place] = None
@@ -76,6 +90,12 @@ class Sampler:
 
     def _most_promising(self) -> int:
         """What is under way counts as tried and no good, so that a batch holds different ones."""
+        slower: Sequence[float] | None = None
+        if self._prior is not None:
+            first = self._prior.first(self._open, self._us, self._under_way)
+            if first is not None:
+                return first
+            slower = self._prior.slower(self._us)
         ranked = sorted(self._us, key=lambda place: (self._us[place], place))
         good, others = ranked[:GOOD], [*ranked[GOOD:], *self._under_way]
         anywhere = 1 / math.prod(self._values.values())  # what any two have in common on average
@@ -84,7 +104,7 @@ class Sampler:
         def score(place: int) -> float:
             towards = (anywhere + sum(row[place] for row in liked)) / (1 + len(liked))
             away = (anywhere + sum(row[place] for row in known)) / (1 + len(known))
-            return towards / away
+            return towards / away * (math.exp(-slower[place]) if slower is not None else 1.0)
 
         return max(self._open, key=score)
 

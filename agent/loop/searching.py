@@ -30,11 +30,13 @@ from evaluator.trial import begin
 from knowledge_base.chips import Chip
 from knowledge_base.errors import UserError
 from knowledge_base.records import STANDINGS, Candidate, Kind, Trial, Verdict
+from knowledge_base.rules import Space, features
 from knowledge_base.snf.task import Task
 
 from .assay import BATCH, Assay, Assemblers, Axes, Elsewhere, over, priced_out, too_slow
 from .context import RunStopped
 from .enumeration import configurations, listed
+from .prior import Prior, prior_of
 from .ranking import bar, in_file, leader, looked_at, weighed
 from .sampling import Sampler
 
@@ -90,6 +92,7 @@ def search(
     jobs: int | None = None,
     first: Sequence[Axes] = (),
     known: Sequence[Trial] = (),
+    near: Sequence[Space] = (),
     against: float = math.inf,
     seed: int = 0,
     seconds: float | None = None,
@@ -109,6 +112,7 @@ def search(
     first: configurations to look at before all others (the best ones of an earlier search); axes that they leave out
     have their defaults, those with values that the file does not list are ignored.
     known: trials of the candidate at these sizes, of earlier searches, with which this one goes on.
+    near: what other work took; by measured times, what is tried first follows from those that are near.
     against: µs of the task's best kernel so far; a file that stays far from it is given up.
     plans: what is traced is put there.
     seconds: no compilation is begun later than this; the first always is.
@@ -136,7 +140,8 @@ def search(
     verdict: Verdict | None = None
     try:
         if measures:
-            run.sample(chosen, Sampler(chosen, warm, seed, took))
+            prior = _prior(near, candidate, task, chip, chosen) if near else None
+            run.sample(chosen, Sampler(chosen, warm, seed, took, prior))
         else:
             new = [(i, one) for i, one in enumerate(chosen) if i not in took][:expected]
             run.go([one for _, one in new], sum(i < warm for i, _ in new), seed)
@@ -157,6 +162,13 @@ def search(
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
     )
+
+
+def _prior(near: Sequence[Space], candidate: Candidate, task: Task, chip: Chip, chosen: Sequence[Axes]) -> Prior | None:
+    """What near work says of the configurations; None where nothing is near enough."""
+    ops, dtype = (node.op for node in task.graph.nodes), task.outputs[0].dtype
+    found = [features(one, candidate.source) for one in chosen]
+    return prior_of(near, task.name, ops, dtype, task.sizes, chip.name, found)
 
 
 # ---------------------------------------------------------------------------------------------------- the search

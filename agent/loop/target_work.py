@@ -29,6 +29,7 @@ from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks, UserError
 from knowledge_base.records import Kind, Measurement, Trial, in_sequence
+from knowledge_base.rules import Space, in_spaces, own, shipped
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.printer import show
@@ -52,6 +53,7 @@ PLANS = ("v1", "v2")
 # That searching may take unless told, by the kind of its times: keeps a block's first run on two cores below 2 minutes,
 # and lets 16 cores and a GPU try all configurations of one.
 SEARCH_SECONDS: dict[Kind, float] = {"modelled": 40.0, "measured": 120.0}
+NEWEST = 20_000  # measured trials of a base that a search looks at
 ROUNDS, MODEL_ROUNDS = 2, 8  # of proposals for a task; a language model learns from what became of its answers
 LEAST_SHARE = 0.5  # of an even part, that the smallest task may use of a model's budget
 PATIENCE = 2.0  # seconds that tasks have to end in once the run is to end
@@ -237,9 +239,16 @@ def _context(
         elsewhere=elsewhere,
         search_seconds=_search_seconds(options, timer.kind),
         progress=progress,
+        spaces=measured_spaces(store) if timer.kind == "measured" and choice.name != REPLAY else (),
         deadline=deadline,
         stopping=stopping,
     )
+
+
+def measured_spaces(store: Store | None) -> tuple[Space, ...]:
+    """What was measured of any work: the landscapes that ship, and the newest trials of the base."""
+    trials = own(store.database, NEWEST) if store is not None else ()
+    return tuple(in_spaces([*shipped(), *trials]))
 
 
 @dataclass(frozen=True)

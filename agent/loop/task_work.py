@@ -226,6 +226,7 @@ class TaskWork:
             limit=limit,
             first=first,
             known=before,
+            near=context.spaces,
             against=self.fastest,
             seed=0 if context.timer.kind == "modelled" else context.seed,  # by the model a command repeats itself
             seconds=seconds,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .spaces import Space as Space
     from .spaces import Timed as Timed
     from .spaces import in_spaces as in_spaces
+    from .structure import features as features
 else:
     __getattr__, __all__ = exports(
         __name__,
@@ -30,4 +31,5 @@ else:
         mining=["mine"],
         rows=["own", "shipped"],
         spaces=["Space", "Timed", "in_spaces"],
+        structure=["features"],
     )

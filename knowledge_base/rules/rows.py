@@ -23,8 +23,8 @@ def shipped() -> Iterator[Timed]:
                 yield Timed(task, ops_in(row.task), row.sizes, row.dtype, row.chip, name, row.axes, source, row.us)
 
 
-def own(database: Database) -> Iterator[Timed]:
-    """A base's measured trials.  The session is the run that measured them.
+def own(database: Database, newest: int | None = None) -> Iterator[Timed]:
+    """A base's measured trials, or so many of them, the oldest first.  The session is the run that measured them.
 
     Of times of several processes that of one counts, which a search took beside the others.
     """
@@ -42,10 +42,14 @@ def own(database: Database) -> Iterator[Timed]:
         .join(TASKS, TASKS.c.key == t.task)
         .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
         .where(t.kind == "measured", t.us.is_not(None), t.status.in_(("correct", "compiled")), t.run_id != "")
-        .order_by(t.created_at, t.key)
     )  # fmt: skip
     with database.read() as connection:
-        for row in connection.execute(query.execution_options(yield_per=2000)):
+        if newest is None:
+            rows = iter(connection.execute(query.order_by(t.created_at, t.key).execution_options(yield_per=2000)))
+        else:
+            last = query.order_by(t.created_at.desc(), t.key.desc()).limit(newest)
+            rows = reversed(connection.execute(last).all())
+        for row in rows:
             times = [m for m in row.times or () if m["kind"] == "measured" and m.get("status") == "stable"]
             alone = [m["us"] for m in times if m.get("terms", {}).get("processes", 1) == 1]
             ops = tuple(op for op in row.ops.split(",") if op)

@@ -496,6 +496,8 @@ def test_own_times_are_those_that_were_taken_side_by_side(tmp_path: Path) -> Non
             trial(8, (40.0, 1), kind="measured", verdict=wrong),
         ], run="r", move="search")  # fmt: skip
         found = list(own(store.database))
+        assert list(own(store.database, newest=9)) == found
+        assert list(own(store.database, newest=1)) == found[-1:]
     assert {(t.axes["TILE"], t.us) for t in found} == {(1, 10.0), (2, 20.0)}
     assert {(t.task, t.chip, t.dtype, t.session, t.ops) for t in found} == {("gelu", "h200", "bf16", "r", ("gelu",))}
 
