@@ -19,7 +19,7 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -29,8 +29,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agent.loop.prior import prior_of
-from agent.loop.sampling import Foreknowledge, Sampler
+from agent.loop.prior import Prior, prior_of
+from agent.loop.sampling import Sampler
 from agent.loop.searching import BATCH, FEW
 from evaluator.trace import read_axes
 from knowledge_base.rules import Timed, features, in_spaces, shipped
@@ -75,20 +75,29 @@ def works() -> list[Work]:
     return made
 
 
-def tries(work: Work, seed: int, prior: Foreknowledge | None, within: float) -> int:
-    """Until one is within so much of the best."""
-    took = [row.us for row in work.rows]
-    sampler = Sampler([row.axes for row in work.rows], 1, seed, prior=prior)
+def batches(
+    configurations: Sequence[Mapping[str, Any]], took: Sequence[float], given: int, seed: int,
+    prior: Prior | None = None,
+) -> Iterator[list[int]]:  # fmt: skip
+    """The places that a search tries, in the order in which it is told what they took; FEW are under way."""
+    sampler = Sampler(configurations, given, seed, prior=prior)
     under_way: deque[list[int]] = deque()
-    told = 0
     while True:
         while len(under_way) < FEW // BATCH and (places := sampler.ask(BATCH)):
             under_way.append(places)
-        for place in under_way.popleft():
+        if not under_way:
+            return
+        done = under_way.popleft()
+        for place in done:
             sampler.tell(place, took[place])
-            told += 1
-            if took[place] <= within * min(took):
-                return told
+        yield done
+
+
+def tries(work: Work, seed: int, prior: Prior | None, within: float) -> int:
+    """Until one is within so much of the best."""
+    took = [row.us for row in work.rows]
+    told = (place for done in batches([row.axes for row in work.rows], took, 1, seed, prior) for place in done)
+    return next(count for count, place in enumerate(told, 1) if took[place] <= within * min(took))
 
 
 def warm(work: Work, others: Sequence[Work], seeds: int, within: float) -> float:

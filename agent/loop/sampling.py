@@ -14,20 +14,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .prior import Prior
 
 START = 10  # tries before the first estimate: what is given, then drawn ones
 GOOD = 2  # tries that others are to be like
 SAME = 0.6  # weight of an axis on which two agree; those on which they do not share the rest among its other values
-
-
-class Foreknowledge(Protocol):
-    """What near work says of the places in a list: :class:`.prior.Prior`."""
-
-    def first(self, open_: Iterable[int], took: Mapping[int, float], under_way: Iterable[int]) -> int | None: ...
-
-    def slower(self, took: Mapping[int, float]) -> Sequence[float]: ...
 
 
 class Sampler:
@@ -43,7 +37,7 @@ class Sampler:
         given: int,
         seed: int,
         known: Mapping[int, float] | None = None,
-        prior: Foreknowledge | None = None,
+        prior: Prior | None = None,
     ) -> None:
         self._prior = prior
         self._all = list(configurations)

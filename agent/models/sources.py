@@ -145,7 +145,6 @@ def _of_transformers(source: str | Path, device: str, dtype: str | None, sizes: 
     if isinstance(source, Path) and not (source / "config.json").is_file():
         raise UserError(f"{source} has no config.json: it is no folder of transformers", KINDS)
     library = _transformers()
-    options = {"dtype": "auto" if dtype is None else getattr(torch, TORCH_NAMES[dtype])}
     with _as_users(f"loading {source} by transformers"):
         if isinstance(source, str):
             size = PRESETS[source]
@@ -153,13 +152,13 @@ def _of_transformers(source: str | Path, device: str, dtype: str | None, sizes: 
         else:
             config = library.AutoConfig.from_pretrained(str(source), local_files_only=True)
         if isinstance(source, Path) and any(any(source.glob(pattern)) for pattern in WEIGHTS):
-            model = library.AutoModelForCausalLM.from_pretrained(str(source), local_files_only=True, **options)
+            model = library.AutoModelForCausalLM.from_pretrained(str(source), local_files_only=True, dtype="auto")
             about = f"{source}"
         else:
             with torch.device(device):
                 model = library.AutoModelForCausalLM.from_config(config)
-            own = getattr(config, "dtype", None) or torch.bfloat16
-            model.to(own if dtype is None else options["dtype"])
+            if dtype is None:
+                model.to(getattr(config, "dtype", None) or torch.bfloat16)
             about = f"{source}, random weights"
     text = config.get_text_config()
     B, T = _tokens(sizes, device, getattr(text, "max_position_embeddings", None))

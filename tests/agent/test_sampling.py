@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+import sys
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,9 @@ from knowledge_base.landscapes import LandscapeRow, landscape, landscape_sources
 from knowledge_base.records import Candidate, Measurement, Trial
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import transfer
 
 H200 = chip("h200")
 TRIES = 60
@@ -41,20 +46,13 @@ def tries(rows: Sequence[LandscapeRow], seed: int) -> int:
     default = {name: values[0] for name, values in axes.items()}
     rows = sorted(rows, key=lambda row: row.axes != default)
     took = [math.inf if row.us is None else row.us for row in rows]
-    sampler = Sampler([row.axes for row in rows], int(rows[0].axes == default), seed)
     told: list[int] = []
-    under_way: deque[list[int]] = deque()
-    while True:
-        while len(under_way) < searching.FEW // searching.BATCH and (places := sampler.ask(searching.BATCH)):
-            under_way.append(places)
-        if not under_way:
-            raise AssertionError("all are tried, and none is the best")
-        for place in under_way.popleft():
-            sampler.tell(place, took[place])
-            told.append(place)
+    for done in transfer.batches([row.axes for row in rows], took, int(rows[0].axes == default), seed):
+        told += done
         if min(took[place] for place in told) <= 1.02 * min(took):
             assert len(set(told)) == len(told)
             return len(told)
+    raise AssertionError("all are tried, and none is the best")
 
 
 def test_what_is_within_2_percent_of_the_best_is_found_within_60_tries() -> None:
