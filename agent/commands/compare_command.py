@@ -65,10 +65,11 @@ def _print(document: Mapping[str, Any], err: Console) -> None:
 def _print_times(rows: list[Mapping[str, Any]], out: Console) -> None:
     made = table(
         [
-            ("form", "left", 18),
+            ("form", "left", 13),
             ("ms", "right", 8),
             ("95%", "right", 16),
             ("÷ patched", "right", 9),
+            ("error", "right", 7),
             ("kernels", "right", 7),
             ("ours", "right", 4),
             ("busy", "right", 7),
@@ -77,7 +78,7 @@ def _print_times(rows: list[Mapping[str, Any]], out: Console) -> None:
     for row in rows:
         interval = f"{row['low']:.3f}–{row['high']:.3f}"
         numbers = str(row["kernels"]), str(row["generated"]), f"{row['busy_ms']:.3f}"
-        made.add_row(row["name"], f"{row['ms']:.3f}", interval, f"{row['ratio']:.2f}", *numbers)
+        made.add_row(row["name"], f"{row['ms']:.3f}", interval, f"{row['ratio']:.2f}", f"{row['error']:.1e}", *numbers)
     out.print()
     out.print(made)
     patched = next(row for row in rows if row["name"] == "patched")

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from evaluator import emulator
 from evaluator.timing import median, ratio
 from kernels_generated.ops import operators
-from kernels_generated.patching import difference, outputs, patch
+from kernels_generated.patching import difference, outputs, patch, tilewright
 from knowledge_base.errors import UserError
 
 from .sources import Given, said
@@ -25,7 +25,7 @@ from .sources import Given, said
 ROUNDS = 15  # in which all forms take turns, there and back
 SAMPLE_MS = 20.0  # a sample is as many calls
 WARM = 3  # calls before: a compiled form records its graph in them
-EAGER, PATCHED = "eager", "patched"
+EAGER, PATCHED, COMPILED, TILEWRIGHT = "eager", "patched", "torch.compile", "tilewright"
 
 
 def versus(given: Given, device: str, chip: str, mode: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def versus(given: Given, device: str, chip: str, mode: str, say: Callable[[str],
     if lacking:
         document["lacking"]["float32"] = lacking
     if device == "cuda":
-        document["times"], lacking_forms = _timed(given, twin, mode, say)
+        document["times"], lacking_forms = _timed(given, twin, before, mode, say)
         document["lacking"].update(lacking_forms)
     return document
 
@@ -131,15 +131,15 @@ def _against_float32(
 
 
 def _timed(
-    given: Given, twin: nn.Module, mode: str, say: Callable[[str], None]
+    given: Given, twin: nn.Module, before: Mapping[str, torch.Tensor], mode: str, say: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Each form's time, and why some have none."""
+    """Each form's time, how its outputs differ from those before, and why some forms have none."""
     models: dict[str, Any] = {EAGER: given.model, PATCHED: twin}
     if mode != "none":
-        for name in (EAGER, PATCHED):
-            compiled = "torch.compile" if name == EAGER else f"{PATCHED}, compiled"
-            models[compiled] = torch.compile(models[name], mode=mode)
+        models[COMPILED] = torch.compile(given.model, mode=mode)
+        models[TILEWRIGHT] = torch.compile(given.model, mode=mode, backend=tilewright)
     calls: dict[str, Callable[[], object]] = {}
+    errors: dict[str, float] = {}
     lacking: dict[str, str] = {}
     kernels: dict[str, dict[str, Any]] = {}
     with torch.inference_mode():
@@ -161,6 +161,8 @@ def _timed(
                 continue
             calls[name] = call
             kernels[name] = _kernels(call)
+            made = outputs(one, given.example, given.named)
+            errors[name] = max(difference(before[path], made.get(path)) for path in before)
         say("timing …")
         samples = _samples(calls)
     rows = []
@@ -170,6 +172,7 @@ def _timed(
             "name": name,
             "ms": time.value, "low": time.low, "high": time.high,
             "ratio": faster.value, "ratio_low": faster.low, "ratio_high": faster.high,
+            "error": errors[name],
             **kernels[name],
         })  # fmt: skip
     return rows, lacking

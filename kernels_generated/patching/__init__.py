@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from .patch_report import Patched, PatchedModule
 from .patched import patch, unpatch
+from .torch_backend import tilewright
 from .twice import difference
 from .twice import run as outputs
 
-__all__ = ["Patched", "PatchedModule", "difference", "outputs", "patch", "unpatch"]
+__all__ = ["Patched", "PatchedModule", "difference", "outputs", "patch", "tilewright", "unpatch"]

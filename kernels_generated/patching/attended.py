@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from kernels_generated.ops import operators
+from kernels_generated.ops import Operator, operators
 
 from .fitness import unfit
 
 ATTENTION = "attention_qkv"  # of as many heads of keys as of queries
+PACKED = "attention"  # the same, of one tensor that queries, keys and values are parts of
 GROUPED = "matmul_div_add_softmax_2821c9"  # of groups of queries that share one
 LIKE = 1e-6  # how near a scale is to 1/√D
 
@@ -40,7 +41,7 @@ class AttentionCall:
     run: Callable[[], torch.Tensor]
 
 
-def attention(
+def computing(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -49,38 +50,55 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> AttentionCall | str:
-    """The operator's call for arguments of scaled_dot_product_attention; why there is none."""
+) -> tuple[Operator | None, str]:
+    """The operator for arguments of scaled_dot_product_attention, of these shapes; why there is none."""
     if attn_mask is not None:
-        return "its attention takes a mask"
+        return None, "its attention takes a mask"
     if not is_causal:
-        return "its attention is not causal"
+        return None, "its attention is not causal"
     if dropout_p:
-        return "its attention drops out"
+        return None, "its attention drops out"
     shapes = [tuple(one.shape) for one in (query, key, value)]
     if any(len(shape) != 4 for shape in shapes) or shapes[1] != shapes[2] or 0 in shapes[0]:
-        return f"its attention is on the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
+        return None, f"its attention is on the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
     (B, H, T, D), (_, heads, *_) = shapes[:2]
     if scale is not None and abs(scale * math.sqrt(D) - 1) > LIKE:
-        return f"its attention is scaled by {scale}"
+        return None, f"its attention is scaled by {scale}"
     if shapes[1] != (B, heads, T, D) or (heads != H and not (enable_gqa and heads and H % heads == 0)):
-        return f"its attention is on the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
+        return None, f"its attention is on the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
     name = ATTENTION if heads == H else GROUPED
     operator = operators().get(name)
-    if operator is None:
-        return f"there is no operator {name}"
-    reason = unfit((query, key, value), operator)
-    if reason:
+    return operator, "" if operator is not None else f"there is no operator {name}"
+
+
+def compute(operator: Operator, shape: Sequence[int], heads: int, tensors: Sequence[Any]) -> Any:
+    """What scaled_dot_product_attention would give, by the operator.
+
+    shape: of the queries.  heads: of the keys.  tensors: query, key and value, or the one that they are parts of; or
+    proxies of a graph's.
+    """
+    (B, H, T, D), call = shape, operator.packet.default
+    if operator.name == ATTENTION:
+        return call(*tensors)
+    if operator.name == PACKED:
+        return call(tensors[0].view(B, T, 3, H, D)).transpose(1, 2)
+    query, key, value = tensors
+    made = call(query.unflatten(1, (heads, H // heads)), key, value.transpose(1, 2))
+    return made.flatten(2, 3).transpose(1, 2)
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any, **named: Any
+) -> AttentionCall | str:
+    """The operator's call for arguments of scaled_dot_product_attention; why there is none."""
+    operator, reason = computing(query, key, value, *more, **named)
+    if operator is not None:
+        reason = unfit((query, key, value), operator)
+    if operator is None or reason:
         return reason
-    call, dtypes = operator.packet.default, (query.dtype, key.dtype, value.dtype)
-    if heads == H:
-        return AttentionCall(name, dtypes, query.device, lambda: call(query, key, value))
-
-    def grouped() -> torch.Tensor:
-        made: torch.Tensor = call(query.unflatten(1, (heads, H // heads)), key, value.transpose(1, 2))
-        return made.flatten(2, 3).transpose(1, 2)
-
-    return AttentionCall(name, dtypes, query.device, grouped)
+    dtypes = (query.dtype, key.dtype, value.dtype)
+    run = functools.partial(compute, operator, query.shape, key.shape[1], (query, key, value))
+    return AttentionCall(operator.name, dtypes, query.device, run)
 
 
 class AttentionMode(TorchFunctionMode):

@@ -202,15 +202,19 @@ def _width(operator: Operator, bare: nn.Module, order: tuple[str, ...]) -> int:
 def _inputs(width: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator("cpu").manual_seed(7)
     for leading in LEADING:
-        x = torch.randn(*leading, width, generator=generator, dtype=torch.float64, device="cpu")
-        rows = x.view(-1, width)
-        rows.mul_(torch.tensor(ROWS * 4, dtype=torch.float64, device="cpu")[: len(rows), None])
-        yield x
+        yield scaled_rows(torch.randn(*leading, width, generator=generator, dtype=torch.float64, device="cpu"))
+
+
+def scaled_rows(x: torch.Tensor) -> torch.Tensor:
+    """The float64 tensor itself, at most twelve rows, with small, usual and large ones."""
+    rows = x.view(-1, x.shape[-1])
+    rows.mul_(torch.tensor(ROWS * 4, dtype=torch.float64, device="cpu")[: len(rows), None])
+    return x
 
 
 def _alike(bare: nn.Module, graph: fx.Graph, operator: Operator, order: tuple[str, ...], width: int) -> bool:
     """Whether the module's formula is the operator's, in float64 throughout."""
-    wide = _without_float32(graph)
+    wide = widened(graph, torch.float32)  # as norms say, which would be too coarse in less
     for x in _inputs(width):
         before = x.clone()
         with torch.no_grad():
@@ -219,12 +223,17 @@ def _alike(bare: nn.Module, graph: fx.Graph, operator: Operator, order: tuple[st
             except Exception:  # it does not take these shapes
                 return False
             wanted = _reference(operator, bare, order, x)
-        if not isinstance(made, torch.Tensor) or made.shape != wanted.shape or made.dtype != wanted.dtype:
-            return False
-        most = RTOL * wanted.abs() + ATOL * wanted.abs().amax(-1, keepdim=True)
-        if not ((made - wanted).abs() <= most).all() or not torch.equal(x, before):
+        if not isinstance(made, torch.Tensor) or not agree(made, wanted) or not torch.equal(x, before):
             return False
     return True
+
+
+def agree(made: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two formulas that gave this in float64 are one."""
+    if made.shape != wanted.shape or made.dtype != wanted.dtype:
+        return False
+    most = RTOL * wanted.abs() + ATOL * wanted.abs().amax(-1, keepdim=True)
+    return bool(((made - wanted).abs() <= most).all())
 
 
 def _behaves(bare: nn.Module, operator: Operator, order: tuple[str, ...], width: int) -> bool:
@@ -314,13 +323,13 @@ def _is_known(node: fx.Node, bare: nn.Module) -> bool:
     return node.target in (METHODS if node.op == "call_method" else FUNCTIONS)
 
 
-def _without_float32(graph: fx.Graph) -> fx.Graph:
-    """The graph with float64 wherever it says float32, as norms do that would be too coarse in less."""
+def widened(graph: fx.Graph, *dtypes: torch.dtype) -> fx.Graph:
+    """The graph with float64 wherever it says one of these dtypes, or ``float()``."""
     wide = fx.Graph()
     wide.output(wide.graph_copy(graph, {}))
     for node in list(wide.nodes):
-        node.args = tuple(torch.float64 if one is torch.float32 else one for one in node.args)
-        node.kwargs = {name: torch.float64 if one is torch.float32 else one for name, one in node.kwargs.items()}
+        node.args = tuple(torch.float64 if one in dtypes else one for one in node.args)
+        node.kwargs = {name: torch.float64 if one in dtypes else one for name, one in node.kwargs.items()}
         if node.op == "call_method" and node.target == "float":
             node.target = "double"
     return wide

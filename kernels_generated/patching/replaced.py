@@ -112,7 +112,7 @@ class Computed(_Replacement):
         super().__init__(base)
         self.equivalent = equivalent
         self.operator = operators()[equivalent.operator]
-        self.call = self.operator.packet.default
+        self.call, self.contracts = self.operator.packet.default, self.operator.contracts
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
@@ -125,6 +125,8 @@ class Computed(_Replacement):
         ))  # fmt: skip
 
     def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if not self.contracts and torch.compiler.is_compiling():  # it is fused with what is around it
+            return self.base.forward(module, *given, **named)
         operands = self.operands(module, given, named)
         if not isinstance(operands, str):
             return self.call(*operands)

@@ -25,7 +25,7 @@ HEAD_WIDTHS = (16, 32, 64, 80, 128)
 _SAMPLES = {
     "M": 8192, "N": 768, "K": 768, "B": 8, "T": 1024, "S": 1024, "H": 12, "D": 64, "V": 50257, "P": 1024, "C": 768,
 }  # fmt: skip
-_WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}, "dense": {"N": 2304}}
+_WIDTHS = {"linear": {"N": 2304}, "linear_gelu": {"N": 3072}, "dense": {"N": 2304}, "dense_gelu": {"N": 3072}}
 
 
 def _rows(op: str) -> Callable[[Builder], Value]:
@@ -64,6 +64,14 @@ def _dense(b: Builder) -> Value:
     x = b.input("x", "bf16", ("M", "K"))
     product = b.node("matmul", [x, b.input("w", "bf16", ("K", "N"), "weight")])
     return b.node("add", [product, b.input("b", "bf16", ("N",), "weight")])
+
+
+def _dense_gelu(b: Builder) -> Value:
+    return b.node("gelu", [_dense(b)])
+
+
+def _dense_residual(b: Builder) -> Value:
+    return b.node("add", [_dense(b), b.input("r", "bf16", ("M", "N"))])
 
 
 def _scaled(b: Builder, q: Value, k: Value) -> Value:
@@ -120,6 +128,8 @@ _BUILDERS: dict[str, tuple[str, Callable[[Builder], Value]]] = {
     "linear_gelu": ("GELU(x wᵀ + b)", _linear_gelu),
     "linear_residual": ("x wᵀ + b + r", _linear_residual),
     "dense": ("x w + b, the weight stored as [K, N]", _dense),
+    "dense_gelu": ("GELU(x w + b), the weight stored as [K, N]", _dense_gelu),
+    "dense_residual": ("x w + b + r, the weight stored as [K, N]", _dense_residual),
     "attention": ("causal attention read from a QKV buffer", _attention),
     "attention_qkv": ("causal attention on separate q, k, v", _attention_qkv),
     "attention_decode": ("attention of one query on cached keys, up to the place `last`", _attention_decode),

@@ -130,6 +130,8 @@ ODD = {
     "linear_gelu": {"M": 129, "N": 65, "K": 80},
     "linear_residual": {"M": 33, "N": 130, "K": 127},
     "dense": {"M": 70, "N": 200, "K": 33},
+    "dense_gelu": {"M": 70, "N": 200, "K": 33},
+    "dense_residual": {"M": 70, "N": 200, "K": 33},
     "attention": {"B": 2, "T": 77, "H": 2, "D": 80},
     "attention_qkv": {"B": 1, "T": 65, "H": 3, "D": 32},
     "attention_decode": {"B": 2, "H": 2, "S": 77, "D": 80},

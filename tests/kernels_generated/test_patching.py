@@ -712,10 +712,11 @@ def test_functional_calls_take_the_parameters_that_they_are_given(chip: emulator
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @torch.no_grad()
-def test_torch_compile_sees_the_operators_without_a_break(chip: emulator.Emulated) -> None:
+def test_torch_compile_sees_products_as_operators_without_a_break(chip: emulator.Emulated) -> None:
+    """Norms and GELU it sees as the model has them: it makes one kernel of them and of what is around them."""
     model, idx = Model().eval(), tokens()
-    kernels_generated.patch(model, idx)
     expected = model(idx)
+    report = kernels_generated.patch(model, idx)
     seen: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
@@ -723,25 +724,26 @@ def test_torch_compile_sees_the_operators_without_a_break(chip: emulator.Emulate
         return graph.forward
 
     compiled = torch.compile(model, backend=backend, fullgraph=True)
-    assert torch.equal(compiled(idx), expected)
-    assert len(seen) == 10
+    torch.testing.assert_close(compiled(idx), expected, rtol=0.05, atol=0.05)
+    products = [one.operator for one in report.replaced if one.kind == "Linear"]
+    assert [name.split(".")[1] for name in seen] == products
     kernels_generated.unpatch(model)
     torch._dynamo.reset()
 
 
-class Helped(LlamaNorm):
+class Helped(nn.Linear):
     """Its forward reads a method, which an attribute may come in place of."""
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.helper(hidden)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.helper(input)
 
-    def helper(self, hidden: torch.Tensor) -> torch.Tensor:
-        return super().forward(hidden)
+    def helper(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input)
 
 
 @torch.no_grad()
 def test_torch_compile_sees_what_was_put_in_a_methods_place(chip: emulator.Emulated) -> None:
-    module, x = Helped().to(BF16), x_of(3)
+    module, x = Helped(WIDTH, 32).to(BF16), x_of(3)
     assert kernels_generated.patch(module, x).replaced
     compiled = torch.compile(module, backend="eager", fullgraph=True)
     before = chip.launches
