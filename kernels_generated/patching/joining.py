@@ -20,7 +20,7 @@ from kernels_generated.ops import Operator, operators
 from kernels_generated.runtime.plan import Argument
 
 from .recognition import agree, scaled_rows, widened
-from .traced import ELEMENTWISE, ELEMENTWISE_METHODS, are_same, called, is_plain, is_undisturbed, value
+from .traced import ELEMENTWISE, ELEMENTWISE_METHODS, are_same, called, is_harmless, is_plain, is_undisturbed, value
 
 LINEAR, UNBIASED, DENSE = "linear", "linear_nobias", "dense"  # what products of PyTorch's are
 
@@ -207,7 +207,9 @@ def _reshapes(node: fx.Node) -> bool:
 def _is_elementwise(node: fx.Node, product: fx.Node) -> bool:
     """Whether the node gives rows as the product has them, each element from one of each of its arguments."""
     result, of = value(node), value(product)
-    if not isinstance(result, torch.Tensor) or result.device != of.device or not _has_rows(result, of):
+    if not is_harmless(node) or not isinstance(result, torch.Tensor):
+        return False
+    if result.device != of.device or not _has_rows(result, of):
         return False
     if _reshapes(node):
         return len(node.all_input_nodes) == 1
@@ -234,8 +236,8 @@ def _is_closed(nodes: Sequence[fx.Node]) -> bool:
 def _found(piece: Joint) -> tuple[Operator, tuple[fx.Node, ...]] | None:
     """The operator that gives what the piece does and has kernels for it, and the inputs in its order."""
     first, last = value(piece.anchor), value(piece.end)
-    if last.dtype != first.dtype or not is_plain(piece.end):
-        return None
+    if last.dtype != first.dtype or not is_plain(piece.end) or not last.is_contiguous():
+        return None  # an operator's result is contiguous, and views of it were traced
     graph = _formula(piece)
     for operator, order in _candidates(piece):
         inputs = tuple(piece.inputs[place] for place in order)
@@ -298,7 +300,7 @@ def _gives(graph: fx.Graph, piece: Joint, operator: Operator, order: Sequence[in
         shape = [sizes[axis] for axis in one.shape]
         made = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
         inputs.append(scaled_rows(made) if interface.batched(one) else made)
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=()):  # a dropout may be in it
         wanted = operator.reference(*(inputs[place].clone() for place in order))
         try:
             result = fx.Interpreter(nn.Module(), graph=graph).run(*inputs)
