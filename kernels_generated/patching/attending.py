@@ -155,15 +155,15 @@ def _placed(node: fx.Node, root: fx.Node, whole: torch.Tensor) -> Any:
 def _causal(graph: fx.Graph, attention: Sequence[fx.Node], masks: Sequence[Any]) -> set[fx.Node]:
     """The masks, of those that nothing given has a part in, that let each query see the keys up to its own place."""
     known: dict[fx.Node, None] = {}
-    first, waited = False, set(attention)
+    begun, waited = False, set(attention)
     for node in graph.nodes:
         if not waited:
             break
-        first = first or node in waited
+        begun = begun or node in waited
         waited.discard(node)
         held = known.keys() & set(node.all_input_nodes)
         made = _makes(node) and len(held) == len(node.all_input_nodes)
-        if held and (first or not made) and not is_harmless(node):
+        if held and (begun or not made) and not is_harmless(node):
             return set()  # it might change what a mask is made of, or was
         if made:
             known[node] = None

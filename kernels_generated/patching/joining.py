@@ -19,8 +19,8 @@ from torch import fx, nn
 from kernels_generated.ops import Operator, operators
 from kernels_generated.runtime.plan import Argument
 
-from .recognition import agree, scaled_rows, widened
-from .traced import ELEMENTWISE, ELEMENTWISE_METHODS, are_same, called, is_harmless, is_plain, is_undisturbed, value
+from .recognition import ELEMENTWISE, ELEMENTWISE_METHODS, agree, scaled_rows, widened
+from .traced import are_same, called, is_harmless, is_plain, is_undisturbed, value
 
 LINEAR, UNBIASED, DENSE = "linear", "linear_nobias", "dense"  # what products of PyTorch's are
 
@@ -30,7 +30,7 @@ BATCH, SIZES = 6, (5, 7, 11)  # rows of a piece that is tried, and its other dim
 
 
 @dataclass(frozen=True)
-class Joint:
+class GraphPiece:
     """Nodes of a graph that give one tensor, of a product and at most one tensor more.
 
     anchor: the product's node.  product: the operator that computes it, operands: that operator's arguments.
@@ -86,7 +86,7 @@ def join(module: fx.GraphModule) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def _pieces(node: fx.Node) -> Iterator[Joint]:
+def _pieces(node: fx.Node) -> Iterator[GraphPiece]:
     """Those of this product, the longest first."""
     alone = _product(node)
     if alone is None:
@@ -114,7 +114,7 @@ def _pieces(node: fx.Node) -> Iterator[Joint]:
                 yield one
 
 
-def _with_sides(piece: Joint) -> Iterator[Joint]:
+def _with_sides(piece: GraphPiece) -> Iterator[GraphPiece]:
     """The piece, and what is done to each element of its other tensor before, a step more each."""
     while piece.side is not None and len(piece.nodes) < LONGEST:
         node = piece.side
@@ -128,7 +128,7 @@ def _with_sides(piece: Joint) -> Iterator[Joint]:
         yield piece
 
 
-def _product(node: fx.Node) -> Joint | None:
+def _product(node: fx.Node) -> GraphPiece | None:
     """The piece that is a product alone."""
     if node.op != "call_function":
         return None
@@ -151,7 +151,7 @@ def _product(node: fx.Node) -> Joint | None:
         return None
     if not own and (value(node).dtype is torch.float32 or not _fits(operator, operands)):
         return None
-    return Joint(node, operator, operands, own, (node,), None)
+    return GraphPiece(node, operator, operands, own, (node,), None)
 
 
 def _multiplies_rows(operator: Operator) -> bool:
@@ -222,7 +222,7 @@ def _is_elementwise(node: fx.Node, product: fx.Node) -> bool:
     operator = called().get(node.target)
     if operator is not None:  # over a row, maybe: what it gives is compared
         return not operator.contracts
-    return node.op == "call_function" and node.target in ELEMENTWISE
+    return node.op == "call_function" and (node.target in ELEMENTWISE or node.target is F.dropout)
 
 
 def _is_closed(nodes: Sequence[fx.Node]) -> bool:
@@ -233,7 +233,7 @@ def _is_closed(nodes: Sequence[fx.Node]) -> bool:
 # ---------------------------------------------------------------------------------------------------- operators
 
 
-def _found(piece: Joint) -> tuple[Operator, tuple[fx.Node, ...]] | None:
+def _found(piece: GraphPiece) -> tuple[Operator, tuple[fx.Node, ...]] | None:
     """The operator that gives what the piece does and has kernels for it, and the inputs in its order."""
     first, last = value(piece.anchor), value(piece.end)
     if last.dtype != first.dtype or not is_plain(piece.end) or not last.is_contiguous():
@@ -249,7 +249,7 @@ def _found(piece: Joint) -> tuple[Operator, tuple[fx.Node, ...]] | None:
     return None
 
 
-def _candidates(piece: Joint) -> Iterator[tuple[Operator, tuple[int, ...]]]:
+def _candidates(piece: GraphPiece) -> Iterator[tuple[Operator, tuple[int, ...]]]:
     """Operators on tensors of such shapes, each with an order in which it may be given them."""
     arguments, batched = piece.arguments, piece.product.interface.batched
     for operator in filter(_multiplies_rows, operators().values()):
@@ -271,7 +271,7 @@ def _candidates(piece: Joint) -> Iterator[tuple[Operator, tuple[int, ...]]]:
                 yield operator, order
 
 
-def _formula(piece: Joint) -> fx.Graph:
+def _formula(piece: GraphPiece) -> fx.Graph:
     """What the piece does to its inputs, as rows and in float64 throughout."""
     graph = fx.Graph()
     made = {one: graph.placeholder(f"input{n}") for n, one in enumerate(piece.inputs)}
@@ -289,7 +289,7 @@ def _formula(piece: Joint) -> fx.Graph:
     return widened(graph, torch.float32, value(piece.anchor).dtype)
 
 
-def _gives(graph: fx.Graph, piece: Joint, operator: Operator, order: Sequence[int]) -> bool:
+def _gives(graph: fx.Graph, piece: GraphPiece, operator: Operator, order: Sequence[int]) -> bool:
     """Whether the operator's reference gives what the graph does, on random tensors with small and large rows."""
     interface = piece.product.interface
     names = dict.fromkeys(axis for one in piece.arguments for axis in one.shape if axis != interface.batch)
@@ -312,7 +312,7 @@ def _gives(graph: fx.Graph, piece: Joint, operator: Operator, order: Sequence[in
 # ---------------------------------------------------------------------------------------------------- replacing
 
 
-def _replace(graph: fx.Graph, piece: Joint, operator: Operator, inputs: Sequence[fx.Node]) -> None:
+def _replace(graph: fx.Graph, piece: GraphPiece, operator: Operator, inputs: Sequence[fx.Node]) -> None:
     """A call of the operator at the piece's end, in place of it."""
     product, end = value(piece.anchor), piece.end
     with graph.inserting_before(end):

@@ -23,15 +23,22 @@ from torch import fx, nn
 
 from kernels_generated.ops import FLOATS, Operator, operators
 
-FUNCTIONS = {
-    calls.add, calls.sub, calls.mul, calls.truediv, calls.pow, calls.neg, calls.getitem, calls.matmul, getattr,
+# What gives each element of its result from the same element of its arguments, and from numbers.
+ELEMENTWISE = {
+    calls.add, calls.sub, calls.mul, calls.truediv, calls.pow, calls.neg,
     torch.add, torch.sub, torch.mul, torch.div, torch.pow, torch.square, torch.sqrt, torch.rsqrt, torch.exp, torch.tanh,
-    torch.sigmoid, torch.erf, torch.mean, torch.sum, torch.var, torch.std, torch.addmm, torch.matmul, torch.mm,
-    F.linear, F.layer_norm, F.rms_norm, F.gelu, F.silu, F.softmax, torch.softmax,
+    torch.sigmoid, torch.erf, F.gelu, F.silu,
 }  # fmt: skip
-METHODS = {
-    "to", "float", "type_as", "size", "view", "reshape", "dim", "t", "transpose", "contiguous",
-    "add", "sub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "exp", "tanh", "sigmoid",
+ELEMENTWISE_METHODS = {
+    "to", "float", "type_as", "add", "sub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "exp", "tanh", "sigmoid",
+}  # fmt: skip
+FUNCTIONS = ELEMENTWISE | {
+    calls.getitem, calls.matmul, getattr,
+    torch.mean, torch.sum, torch.var, torch.std, torch.addmm, torch.matmul, torch.mm,
+    F.linear, F.layer_norm, F.rms_norm, F.softmax, torch.softmax,
+}  # fmt: skip
+METHODS = ELEMENTWISE_METHODS | {
+    "size", "view", "reshape", "dim", "t", "transpose", "contiguous",
     "mean", "sum", "var", "std", "matmul", "mm", "softmax",
 }  # fmt: skip
 ATTRIBUTES = {"dtype", "shape"}

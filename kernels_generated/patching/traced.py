@@ -16,25 +16,16 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernels_generated.ops import Operator, operators
 
-# What gives each element of its result from the same element of its arguments, and from numbers.
-ELEMENTWISE = {
-    calls.add, calls.sub, calls.mul, calls.truediv, calls.pow, calls.neg,
-    torch.add, torch.sub, torch.mul, torch.div, torch.pow, torch.square, torch.sqrt, torch.rsqrt, torch.exp, torch.tanh,
-    torch.sigmoid, torch.erf, F.gelu, F.silu, F.dropout,
+from .recognition import FUNCTIONS, METHODS
+
+# Functions that change none of their arguments: those of a module's formula, and others that models are made of.
+HARMLESS = FUNCTIONS | {
+    calls.le, calls.lt, calls.ge, calls.gt, calls.eq, calls.ne, calls.and_, calls.or_,
+    torch.tensor, torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.cat, torch.where,
+    torch.bmm, torch.cos, torch.sin, F.dropout, F.embedding, F.scaled_dot_product_attention,
 }  # fmt: skip
-ELEMENTWISE_METHODS = {
-    "to", "float", "type_as", "add", "sub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "exp", "tanh", "sigmoid",
-}  # fmt: skip
-# Other functions that change none of their arguments.
-HARMLESS = ELEMENTWISE | {
-    calls.getitem, calls.matmul, calls.le, calls.lt, calls.ge, calls.gt, calls.eq, calls.ne, calls.and_, calls.or_,
-    getattr, torch.tensor, torch.zeros, torch.ones, torch.full, torch.empty,
-    torch.matmul, torch.addmm, torch.mm, torch.bmm, torch.cat, torch.cos, torch.sin, torch.where, torch.arange,
-    F.linear, F.layer_norm, F.rms_norm, F.embedding, F.softmax, torch.softmax, F.scaled_dot_product_attention,
-}  # fmt: skip
-HARMLESS_METHODS = ELEMENTWISE_METHODS | {
-    "view", "reshape", "size", "dim", "t", "transpose", "permute", "contiguous", "flatten", "unflatten", "expand",
-    "chunk", "split", "unsqueeze", "squeeze", "clone", "mean", "sum", "matmul", "cos", "sin", "softmax",
+HARMLESS_METHODS = METHODS | {
+    "permute", "flatten", "unflatten", "expand", "chunk", "split", "unsqueeze", "squeeze", "clone", "cos", "sin",
     "le", "lt", "ge", "gt", "eq", "ne",
 }  # fmt: skip
 _IN_PLACE: dict[Any, int] = {F.silu: 1, F.dropout: 3, F.embedding: 3}  # the place of the argument that asks for it

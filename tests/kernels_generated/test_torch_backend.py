@@ -133,7 +133,7 @@ def changed_through_a_view(x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     y = ops.linear(x, W, BIAS)
     z = y + r
     r.view(-1)[3] = 100.0
-    return tanh_gelu(z) if x.shape[0] == 0 else z * 1.0
+    return z * 1.0
 
 
 def used_twice(x: torch.Tensor) -> Any:
@@ -175,7 +175,7 @@ def test_what_stays_two(name: str, chip: emulator.Emulated) -> None:
 
 @torch.no_grad()
 def test_a_tensor_that_is_changed_later_is_read_before(chip: emulator.Emulated) -> None:
-    assert replaced(changed_through_a_view, X.clone(), R.clone()) in (["linear_residual"], [])
+    assert replaced(changed_through_a_view, X.clone(), R.clone()) == ["linear_residual"]
 
 
 @torch.no_grad()
