@@ -212,7 +212,7 @@ class Recorder:
 
     def _parameter(self, parameter: tuple[Any, ...]) -> dict[str, Any]:
         if parameter[0] == "array":
-            _, x, index = parameter
+            _, x, index, constant = parameter
             key = (
                 x._buffer,
                 x.dtype.code,
@@ -220,7 +220,8 @@ class Recorder:
                 tuple(expr_of(s) for s in x.shape),
                 tuple(expr_of(s) for s in x._strides),
             )
-            return {"view": self._views.setdefault(key, len(self._views)), "index": index}
+            view = self._views.setdefault(key, len(self._views))
+            return {"view": view, "index": index, **({"constant_strides": constant} if constant else {})}
         _, dtype, value = parameter
         if dtype in ("i32", "i64"):
             value = self._own(value)

@@ -32,7 +32,8 @@ from .symbolic import Context, Ratio, SymbolicSize, int_like, value_of
 class Described:
     """What one launch's arguments come to.
 
-    parameters: the plan's, with arrays as ("array", Tensor, index type) and scalars as ("scalar", dtype, value).
+    parameters: the plan's, with arrays as ("array", Tensor, index type, axes whose strides an annotation makes constants)
+    and scalars as ("scalar", dtype, value).
     arrays: per array the assumptions built into the bytecode, JSON-ready.
     constants: per constant (parameter name, text of the value).
     """
@@ -143,7 +144,7 @@ def _array(context: Context, sample: bool, name: str, x: Tensor, node: Any, out:
         facts = array_facts(x.shape, x._strides, 8 * x.itemsize, start, static, _Guarded(context, sample))
     except TypeError as error:
         raise TypeError(f"argument {name}: {error}") from None
-    out.parameters.append(("array", x, "i64" if wide else "i32"))
+    out.parameters.append(("array", x, "i64" if wide else "i32", sorted({axis % x.ndim for axis in static[1]})))
     out.arrays.append(asdict(facts))
     return ArrayConstraint(
         foreign_dtype_object_to_native(x.dtype),

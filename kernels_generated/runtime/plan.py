@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,10 +86,14 @@ class View:
 
 @dataclass(frozen=True)
 class ArrayParameter:
-    """An array argument of a kernel: a pointer, then its sizes, then its strides, each of ``index`` type."""
+    """An array argument of a kernel: a pointer, then its sizes, then its strides, each of ``index`` type.
+
+    constant_strides: the axes whose strides, besides those that are 1, are part of the compiled kernel.
+    """
 
     view: int
     index: str = "i32"
+    constant_strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,8 @@ def _step_json(step: Step) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = []
     for p in step.parameters:
         if isinstance(p, ArrayParameter):
-            parameters.append({"view": p.view, "index": p.index})
+            constant = {"constant_strides": list(p.constant_strides)} if p.constant_strides else {}
+            parameters.append({"view": p.view, "index": p.index, **constant})
         else:
             value: Any = p.value
             if p.dtype in ("f32", "f64"):
@@ -310,7 +315,7 @@ def from_data(data: object) -> LaunchPlan:
         )
 
     steps = tuple(
-        _read_step(raw, f"plan.steps[{i}]", by_name, len(views), expr)
+        _read_step(raw, f"plan.steps[{i}]", by_name, views, expr)
         for i, raw in enumerate(_list(top["steps"], "plan.steps", 4096))
     )
     guards = []
@@ -325,7 +330,7 @@ def from_data(data: object) -> LaunchPlan:
     return LaunchPlan(top["task"], top["policy"], dims, tuple(arguments), tuple(views), steps, tuple(guards))
 
 
-def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views: int, expr: Any) -> Step:
+def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views: Sequence[View], expr: Any) -> Step:
     if isinstance(raw, dict) and "fill" in raw:
         f = _record(raw, place, {"fill", "value"})
         if f["fill"] not in arguments or arguments[f["fill"]].role != "workspace":
@@ -346,12 +351,15 @@ def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views
     for i, p in enumerate(_list(d["parameters"], f"{place}.parameters", 256)):
         where = f"{place}.parameters[{i}]"
         if isinstance(p, dict) and "view" in p:
-            a = _record(p, where, {"view", "index"})
-            if not isinstance(a["view"], int) or isinstance(a["view"], bool) or not 0 <= a["view"] < views:
+            a = _record({"constant_strides": [], **p}, where, {"view", "index", "constant_strides"})
+            if not isinstance(a["view"], int) or isinstance(a["view"], bool) or not 0 <= a["view"] < len(views):
                 raise PlanError(f"{where}.view: no such view")
             if a["index"] not in ("i32", "i64"):
                 raise PlanError(f"{where}.index: neither i32 nor i64")
-            parameters.append(ArrayParameter(a["view"], a["index"]))
+            axes = _list(a["constant_strides"], f"{where}.constant_strides", 16)
+            if any(type(axis) is not int or not 0 <= axis < len(views[a["view"]].strides) for axis in axes):
+                raise PlanError(f"{where}.constant_strides: not axes of the view")
+            parameters.append(ArrayParameter(a["view"], a["index"], tuple(axes)))
         else:
             parameters.append(_read_scalar(_record(p, where, {"scalar", "dtype"}), where, expr))
     return Launch(digest, _name(d["symbol"], f"{place}.symbol"), (grid[0], grid[1], grid[2]), tuple(parameters))

@@ -2,7 +2,8 @@
 
 A plan is written for contiguous buffers.  Kernels are passed the strides of their arrays as numbers, so that an array
 whose axes are axes of the buffer may as well be read where it lies.  That is done where nothing that the kernel was
-compiled for depends on the strides' values; else the caller copies the tensor.
+compiled for depends on the strides' values; else the caller copies the tensor.  A guard that fixes a size which
+strides are made of is no such thing: it fixes what is computed, not where it lies.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .bound import Array, BoundLaunch, BoundPlan
-from .expr import Expr, symbols
 from .launch_rules import array_facts
-from .plan import ArrayParameter, Fill, Guard, Launch, LaunchPlan
+from .plan import ArrayParameter, Fill, Launch, LaunchPlan
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -33,11 +33,10 @@ def contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def restrided(plan: LaunchPlan, bound: BoundPlan, buffer: str, strides: Sequence[int]) -> BoundPlan | None:
     """``bound``, which is ``plan`` at sizes, with an input that has these strides (elements, one per axis of it).
 
-    None where the plan may not be run so: an array of it is no window along the buffer's axes, or its strides are
-    pinned by a guard, or alignment or overlap would not be what the kernel was compiled for.
+    None where the plan may not be run so: an array of it is no window along the buffer's axes, or a stride of it is a
+    constant of the kernel, or alignment or overlap would not be what the kernel was compiled for.
     """
     shape = bound.buffer(buffer).shape
-    pinned = frozenset[str]().union(*map(_fixed, plan.guards))
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     steps: list[Fill | BoundLaunch] = []
     for step, made in zip(plan.steps, bound.steps, strict=True):
@@ -50,20 +49,12 @@ def restrided(plan: LaunchPlan, bound: BoundPlan, buffer: str, strides: Sequence
                 if argument.dtype != bound.buffer(buffer).dtype:
                     return None
                 moved = _moved(argument, shape, strides)
-                if moved is None or not _allowed(argument, moved, _strides(plan, step, place), pinned):
+                if moved is None or not _allowed(argument, moved, _constant(step, place)):
                     return None
                 arguments[place] = moved
         steps.append(replace(made, arguments=tuple(arguments)))
     buffers = tuple(replace(one, shape=(span,)) if one.name == buffer else one for one in bound.buffers)
     return BoundPlan(buffers, tuple(steps))
-
-
-def _fixed(guard: Guard) -> frozenset[str]:
-    """The dimensions whose values it fixes.  What divides a size fixes none: it is alignment, looked at by itself."""
-    divides = isinstance(guard.left, tuple) and guard.left[0] == "mod"
-    if guard.comparison != "==" or divides:
-        return frozenset()
-    return symbols(guard.left) | symbols(guard.right)
 
 
 def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array | None:
@@ -102,17 +93,16 @@ def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array 
     return replace(array, offset=offset, strides=tuple(new))
 
 
-def _strides(plan: LaunchPlan, launch: Launch, place: int) -> tuple[Expr, ...]:
+def _constant(launch: Launch, place: int) -> tuple[int, ...]:
     parameter = launch.parameters[place]
     assert isinstance(parameter, ArrayParameter)
-    return plan.views[parameter.view].strides
+    return parameter.constant_strides
 
 
-def _allowed(was: Array, now: Array, written: Sequence[Expr], pinned: frozenset[str]) -> bool:
+def _allowed(was: Array, now: Array, constant: Sequence[int]) -> bool:
     """Whether all holds of ``now`` that a kernel may have been compiled for with ``was``."""
-    for old, new, expr in zip(was.strides, now.strides, written, strict=True):
-        if old != new and symbols(expr) & pinned:
-            return False
+    if any(was.strides[axis] != now.strides[axis] for axis in constant):
+        return False
     bits = 8 * was.itemsize
     facts = array_facts(was.shape, was.strides, bits, (16, was.offset * was.itemsize))
     return not facts.broken(now.shape, now.strides, now.offset * now.itemsize)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.trace import Request, Traced, read_axes, same_launches, trace
-from kernels_generated.runtime.plan import Guard
+from kernels_generated.runtime.plan import ArrayParameter, Guard
 from knowledge_base.chips import chip
 from knowledge_base.records import Status
 from knowledge_base.snf import decompose, parse
@@ -244,6 +244,27 @@ def launch(stream, x, y, *, T):
     assert set(one.kernels) != set(two.kernels)
     assert two.kernels == alone.kernels
     assert {i.key for i in one.names.values()} != {i.key for i in two.names.values()}
+
+
+def test_strides_that_an_annotation_makes_constants_are_said() -> None:
+    source = """
+from typing import Annotated
+import cuda.tile as ct
+AXES = {}
+Fixed = Annotated[ct.Array, ct.ArrayAnnotation(static_stride_dims=(-2, -1))]
+
+@ct.kernel
+def kernel(x: Fixed, y):
+    ct.store(y, index=(ct.bid(0), 0), tile=ct.load(x, index=(ct.bid(0), 0), shape=(1, 256)))
+
+def launch(stream, x, y):
+    ct.launch(stream, (x.shape[0],), kernel, (x, y))
+"""
+    task = everyday("gelu", M=100, N=192)
+    (made,) = plans(source, task, [Request(task.sizes)])
+    (launch,) = made.plan.launches
+    assert [one.constant_strides for one in launch.parameters if isinstance(one, ArrayParameter)] == [(0, 1), ()]
+    assert "N == 192" in guards(made)
 
 
 def test_a_grids_axes_have_the_blocks_that_cuda_has() -> None:

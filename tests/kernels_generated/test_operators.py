@@ -99,6 +99,10 @@ def test_arguments_that_are_not_contiguous_are_read_where_they_lie(
         assert torch.equal(ops.linear_gelu(x, w, b), expected)
         assert torch.equal(ops.linear_gelu(x, torch.cat([w, w], 1)[:, 32:], b), expected)
         assert torch.equal(ops.linear_gelu(x[0, ::2], w, b), expected[0, ::2])
+        qkv = torch.randn(2, 20, 3, 3, 64).bfloat16()
+        q, k, v = qkv.movedim(3, 1).unbind(3)  # of the kernel for D = 64
+        heads = ops.attention_qkv(q, k, v)
+    assert torch.equal(heads, ops.attention_qkv(*(one.contiguous() for one in (q, k, v))))
     a = torch.randn(4, 6, 32).bfloat16()
     assert torch.equal(ops.add(a[:, :, ::2].contiguous(), a[:, :, 16:]), ops.add(a[:, :, ::2], a[:, :, 16:]))
 

@@ -46,7 +46,7 @@ PLAN = LaunchPlan(
             (("min", "num_sms", ("cdiv", "M", 64)), 1, 1),
             (
                 ArrayParameter(0),
-                ArrayParameter(1, "i64"),
+                ArrayParameter(1, "i64", (1,)),
                 ArrayParameter(2),
                 ScalarParameter("i32", ("*", "M", "N")),
                 ScalarParameter("f32", 0.125),
@@ -99,6 +99,8 @@ def damaged() -> list[tuple[str, Any]]:
         ("symbol", edit("steps", 1, "symbol", value="a b")),
         ("grid", edit("steps", 1, "grid", value=[1, 1])),
         ("view index", edit("steps", 1, "parameters", 0, value={"view": 9, "index": "i32"})),
+        ("strides", edit("steps", 1, "parameters", 1, "constant_strides", value=[2])),
+        ("no list of strides", edit("steps", 1, "parameters", 1, "constant_strides", value=1)),
         ("scalar", edit("steps", 1, "parameters", 3, value={"scalar": 1.5, "dtype": "i32"})),
         ("float", edit("steps", 1, "parameters", 4, value={"scalar": "1", "dtype": "f32"})),
         ("bool", edit("steps", 1, "parameters", 6, value={"scalar": 1, "dtype": "bool"})),
