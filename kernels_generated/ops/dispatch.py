@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kernels_generated.runtime.manifest import Manifest, Winner
 from kernels_generated.runtime.plan import LaunchPlan
@@ -29,23 +28,6 @@ def applicable(
         plan = next((plan for plan in (_plan(manifest, digest) for digest in winner.plans) if plan.applies(dims)), None)
         if plan is not None:
             yield winner, plan
-
-
-def timed_near(manifest: Manifest, arch: str, sizes: Mapping[str, Any]) -> bool:
-    """Whether a winner for the architecture was measured near these sizes: at most twice, or half, as large in each
-    dimension, and four times in the batch.  What is no number, but a symbol of torch.compile, is near everything.
-
-    A kernel that was fastest far from there may take many times as long as PyTorch's own.
-    """
-
-    def near(winner: Winner) -> bool:
-        return all(
-            abs(math.log2(n / winner.shape[dim])) <= (2 if dim == manifest.batch else 1)
-            for dim, n in sizes.items()
-            if isinstance(n, int) and n > 0
-        )
-
-    return any(one.kind == "measured" and one.arch == arch and near(one) for one in manifest.winners)
 
 
 @functools.lru_cache(maxsize=512)

@@ -26,7 +26,7 @@ from kernels_generated.runtime.manifest import REFERENCE, Manifest, ManifestErro
 from kernels_generated.runtime.plan import LaunchPlan
 from kernels_generated.runtime.strided import contiguous, restrided
 
-from .dispatch import applicable, timed_near
+from .dispatch import applicable
 from .gpu import gpu
 from .interface import FLOATS, Interface, Sizes, torch_dtype
 
@@ -162,15 +162,6 @@ class Operator:
         except NoKernel as reason:
             return str(reason)
         return ""
-
-    def was_timed_near(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether a kernel of its was timed on such a card near these sizes, so that it is known to be fast there; for
-        tensors that are on a card, and that it :meth:`lacks` nothing for.  Elsewhere nothing is fast."""
-        device = tensors[0].device
-        if device.type != "cuda":
-            return True
-        sizes = self.interface.sizes(tensors, ())
-        return timed_near(self._manifest(tuple(one.dtype for one in tensors)), _backend(device).arch, sizes.dims)
 
     def _manifest(self, dtypes: tuple[torch.dtype, ...]) -> Manifest:
         """Raises NoKernel."""

@@ -7,6 +7,7 @@ queries, keys and values are parts of one tensor they are read from there; apart
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator as calls
@@ -18,9 +19,10 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch._C._functorch import _vmap_decrement_nesting, maybe_current_level
 
-from kernels_generated.ops import operators
+from kernels_generated.ops import Operator, operators
 
 from .attended import ATTENTION, PACKED, compute, computing
+from .racing import is_raced, lies, like, race
 from .traced import is_harmless, is_of_vmap, is_plain, is_undisturbed, value
 
 VIEWS = {"view", "transpose", "permute", "split", "chunk", "unflatten"}
@@ -79,6 +81,8 @@ def _replaced(graph: fx.Graph, node: fx.Node, given: dict[str, Any], causal: Con
             operator, tensors = operators()[PACKED], [whole]
     if operator.lacks(tuple(value(one).dtype for one in tensors), values[0].device):
         return ""
+    if not _is_faster(operator, values):
+        return ""
     shape = values[0].shape
     _, H, T, D = shape
     in_rows = operator.name != ATTENTION  # in which order the result lies, if not that of PyTorch's, is seen by users
@@ -95,6 +99,29 @@ def _replaced(graph: fx.Graph, node: fx.Node, given: dict[str, Any], causal: Con
     node.replace_all_uses_with(made.node)
     graph.erase_node(node)
     return operator.name
+
+
+def _is_faster(operator: Operator, values: Sequence[torch.Tensor]) -> bool:
+    """Whether the operator takes less than PyTorch's causal attention for such queries, keys and values."""
+    query, key, _ = values
+    if not is_raced(query.device):
+        return True
+    try:
+        name = operator.name, tuple(map(lies, values))
+        if operator.name == PACKED:
+            B, H, T, D = query.shape
+            whole = torch.randn(B, T, 3, H, D, dtype=query.dtype, device=query.device)
+            tensors, made = [whole], list(whole.permute(2, 0, 3, 1, 4).unbind(0))
+        else:
+            tensors = made = [like(one) for one in values]
+    except torch.cuda.OutOfMemoryError:
+        return False
+    heads = key.shape[1]
+    ours = functools.partial(compute, operator, query.shape, heads, tensors)
+    theirs = functools.partial(
+        F.scaled_dot_product_attention, *made, is_causal=True, enable_gqa=heads != query.shape[1]
+    )
+    return race(name, query.device, ours, theirs).won
 
 
 # ---------------------------------------------------------------------------------------------------- parts of one

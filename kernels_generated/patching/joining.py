@@ -19,6 +19,7 @@ from torch import fx, nn
 from kernels_generated.ops import Operator, operators
 from kernels_generated.runtime.plan import Argument
 
+from .racing import is_raced, lies, like, race
 from .recognition import ELEMENTWISE, ELEMENTWISE_METHODS, agree, scaled_rows, widened
 from .traced import are_same, called, is_harmless, is_plain, is_undisturbed, value
 
@@ -242,9 +243,9 @@ def _found(piece: GraphPiece) -> tuple[Operator, tuple[fx.Node, ...]] | None:
     for operator, order in _candidates(piece):
         inputs = tuple(piece.inputs[place] for place in order)
         tensors = [value(one) for one in inputs]
-        if operator.lacks(tuple(one.dtype for one in tensors), first.device) or not operator.was_timed_near(tensors):
+        if operator.lacks(tuple(one.dtype for one in tensors), first.device):
             continue
-        if _gives(graph, piece, operator, order):
+        if _gives(graph, piece, operator, order) and _is_faster(piece, operator, order):
             return operator, inputs
     return None
 
@@ -307,6 +308,38 @@ def _gives(graph: fx.Graph, piece: GraphPiece, operator: Operator, order: Sequen
         except Exception:  # it wants other shapes, or dtypes
             return False
     return isinstance(result, torch.Tensor) and agree(result, wanted)
+
+
+def _is_faster(piece: GraphPiece, operator: Operator, order: Sequence[int]) -> bool:
+    """Whether the operator takes less than PyTorch's product and, where more is done, one pass over its result.
+
+    What else is done TorchInductor fuses with what is around it.  It reads the product and writes it anew, at least:
+    beside an operator whose result a norm reads, a residual sum has that much more to move.
+    """
+    product = value(piece.anchor)
+    if not is_raced(product.device):
+        return True
+    tensors = [value(one) for one in piece.operands]
+    if piece.side is not None:
+        tensors.append(product)  # its shape is what the other tensor is given
+    more = any(not _reshapes(one) for one in piece.nodes if one is not piece.anchor)
+    try:
+        key = operator.name, piece.product.name, tuple(order), more, tuple(map(lies, tensors))
+        made = [like(one) for one in tensors]
+    except (ValueError, torch.cuda.OutOfMemoryError):
+        return False
+    x, w, *bias = made[: len(piece.operands)]
+
+    def pytorchs() -> torch.Tensor:
+        if piece.product.name == DENSE:
+            found = torch.addmm(bias[0], x.reshape(-1, x.shape[-1]), w)
+        elif piece.product.name in (LINEAR, UNBIASED):
+            found = F.linear(x, w, *bias)
+        else:
+            found = piece.product.reference(*made[: len(piece.operands)])
+        return found.clone() if more else found
+
+    return race(key, product.device, lambda: operator.packet.default(*(made[place] for place in order)), pytorchs).won
 
 
 # ---------------------------------------------------------------------------------------------------- replacing

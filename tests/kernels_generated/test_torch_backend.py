@@ -16,10 +16,10 @@ from torch._C._functorch import maybe_current_level
 import kernels_generated
 from evaluator import emulator
 from kernels_generated import ops
-from kernels_generated.ops.dispatch import timed_near
-from kernels_generated.patching import tilewright, torch_backend, traced
+from kernels_generated.patching import attending, joining, tilewright, torch_backend, traced
 from kernels_generated.patching.attending import attend
 from kernels_generated.patching.joining import join
+from kernels_generated.patching.racing import Race, lies, like
 
 BF16 = torch.bfloat16
 K, N = 48, 32
@@ -83,6 +83,7 @@ JOINED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str]]] = {
     "in float32": (lambda x: tanh_gelu(F.linear(x, W, BIAS).float()).to(BF16), ["linear_gelu"]),
     "a turned weight": (conv1d, ["dense"]),
     "a turned weight and GELU": (lambda x: new_gelu(conv1d(x)), ["dense_gelu"]),
+    "a turned weight and a residual sum": (lambda x: conv1d(x) + R, ["dense_residual"]),
     "a residual sum": (lambda x: R + F.linear(x, W, BIAS), ["linear_residual"]),
     "a residual sum after dropout": (lambda x: F.dropout(F.linear(x, W, BIAS), 0.1, False) + R, ["linear_residual"]),
     "a sum with half of it": (lambda x: F.linear(x, W, BIAS) + 0.5 * R, ["linear_residual"]),
@@ -212,18 +213,59 @@ def test_nothing_is_replaced_where_there_are_no_kernels() -> None:
     assert replaced(lambda x: tanh_gelu(F.linear(x, W, BIAS)), X) == []
 
 
-def test_products_are_replaced_near_the_sizes_that_were_timed() -> None:
-    linear = ops.operators()["linear"]
-    manifest = linear.interface.variants[(BF16, BF16, BF16)]
-    timed = {tuple(one.shape[dim] for dim in "MNK") for one in manifest.winners if one.arch == "sm_90"}
-    assert (8192, 2304, 768) in timed
-    for sizes, near in (
-        ((8192, 2304, 768), True), ((4096, 4096, 1024), True), ((8192, 2304 * 3, 768), False),
-        ((8192, 2304, 7680), False), ((10**7, 2304, 768), False), ((torch.SymInt, 2304, 768), True),
-        ((torch.SymInt, 50257, 768), False),
-    ):  # fmt: skip
-        assert timed_near(manifest, "sm_90", dict(zip("MNK", sizes, strict=True))) is near
-    assert not timed_near(manifest, "sm_120", {"M": 8192, "N": 2304, "K": 768})  # a modelled time
+@pytest.fixture
+def raced(chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch) -> dict[Any, Race]:
+    """Every kernel is raced as on a card, and wins: what was raced, by its key.  Both have to give the same shape."""
+    found: dict[Any, Race] = {}
+
+    def both(key: Any, device: torch.device, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Race:
+        assert hash(key) is not None
+        assert ours().shape[-1:] == theirs().shape[-1:]
+        assert ours().numel() == theirs().numel()
+        return found.setdefault(key, Race(2.0, 2.0))
+
+    for module in (attending, joining):
+        monkeypatch.setattr(module, "is_raced", lambda device: True)
+        monkeypatch.setattr(module, "race", both)
+    return found
+
+
+@pytest.mark.parametrize("name", JOINED)
+@torch.no_grad()
+def test_on_a_card_each_operator_is_raced(name: str, raced: dict[Any, Race]) -> None:
+    function, expected = JOINED[name]
+    assert replaced(function, X) == expected
+    assert [key[0] for key in raced] == [one for one in expected if not (one == "linear" and "operator" in name)]
+
+
+@torch.no_grad()
+def test_one_that_pytorch_is_faster_than_is_left_and_less_of_it_is_tried(
+    raced: dict[Any, Race], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: set[str] = set()
+
+    def both(key: Any, device: torch.device, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Race:
+        return Race(2.1, 2.0) if key[0] in slow else Race(1.9, 2.0)
+
+    for module in (attending, joining):
+        monkeypatch.setattr(module, "race", both)
+    residual, attention = JOINED["a residual sum"][0], made(1, 2, 16, 64)
+    for slow, expected in (({"linear_residual"}, ["linear"]), ({"linear_residual", "linear"}, [])):
+        assert replaced(residual, X) == expected
+    for slow, expected in (set(), ["attention_qkv"]), ({"attention_qkv"}, []):
+        torch._dynamo.reset()
+        assert replaced(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), attention) == expected
+
+
+@torch.no_grad()
+def test_what_is_raced_lies_as_what_the_graph_has() -> None:
+    lain = made(4, 6, 8)[:, ::2].transpose(0, 1)
+    shared = made(1, 3).expand(5, 3)
+    for one in (lain, shared, made(0, 3), torch.ones(())):
+        assert lies(like(one)) == lies(one)
+    assert not Race(None, None).won
+    assert Race(1.01, 1.0).won
+    assert not Race(1.1, 1.0).won
 
 
 @torch.no_grad()
