@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 kb = typer.Typer(help="Browse the knowledge base: what was tried, what won, what is believed and why.")
 app.add_typer(kb, name="kb")
+experiment = typer.Typer(help="What the knowledge base is worth, tried on measured configurations; no GPU is needed.")
+app.add_typer(experiment, name="experiment")
 
 Target = Annotated[str, typer.Option("--target", "-t", metavar="NAME|FILE.snf", help="What to write kernels for.")]
 TaskOption = Annotated[str, typer.Option("--task", metavar="NAME|FILE.snf", help="The task the file computes.")]
@@ -326,6 +328,19 @@ def _kb(context: typer.Context) -> int:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     return errors.EXIT_DONE
+
+
+@experiment.command()
+def compounding(
+    tries: Annotated[int, typer.Option("--tries", min=1, help="Of a search.")] = 40,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="In which the searches come one after another.")] = 12,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Of each search; their mean counts.")] = 8,
+    as_json: Json = False,
+) -> int:
+    """The same searches with a knowledge base and without: in sequence, with parts left out, and with wrong ones."""
+    from .commands import experiment_command
+
+    return experiment_command.compounding(tries, orders, seeds, as_json)
 
 
 @kb.command()

@@ -30,9 +30,9 @@ COMMANDS = "agent.commands"  # a module a command, and the command line imports 
 # Rooms that are entered by their door: from outside one imports what their __init__ exports, and no module of theirs.
 ROOMS = (
     "evaluator.confinement", "evaluator.compile", "evaluator.trace", "evaluator.tileir", "evaluator.judging",
-    "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison", "agent.models",
-    "agent.proposers", "agent.proposers.synthesizer", COMMANDS, "prompts", "kernels_generated.ops",
-    "kernels_generated.patching", "knowledge_base.rules",
+    "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison",
+    "agent.experiments", "agent.models", "agent.proposers", "agent.proposers.synthesizer", COMMANDS, "prompts",
+    "kernels_generated.ops", "kernels_generated.patching", "knowledge_base.rules",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
 SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "matplotlib"}

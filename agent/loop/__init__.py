@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .cluster import Cluster as Cluster
     from .compose import WHOLE as WHOLE
     from .compose import composition as composition
+    from .lookup import looked_up as looked_up
+    from .prior import Prior as Prior
+    from .prior import prior_of as prior_of
     from .report import final_table as final_table
     from .rundir import RUNS as RUNS
     from .rundir import RunFolder as RunFolder
@@ -34,6 +37,8 @@ else:
         __name__,
         cluster=["Cluster"],
         compose=["WHOLE", "composition"],
+        lookup=["looked_up"],
+        prior=["Prior", "prior_of"],
         report=["final_table"],
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "search"],

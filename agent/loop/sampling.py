@@ -2,10 +2,11 @@
 
 A tree-structured Parzen estimator (Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011) over
 a finite list: what is tried next has most in common with the best GOOD tried so far, and least with the others.  Two
-configurations have in common what :func:`_alike` says: each axis that agrees counts.  As the list is finite, the best
+configurations have in common what the axes say: each on which they agree counts.  As the list is finite, the best
 of it is taken, and not the best of a few draws; as it is a list, it may have holes.
 
-Where near work was measured, what that says (:mod:`.prior`) comes in place of the first draws, and counts after them.
+Where near work was measured, what that says (:mod:`.prior`) comes in place of every other one of the first draws, and
+counts after them.  The others are drawn all the same: beside them it is seen whether what near work says is so here.
 
 How soon it finds what is near the best, on measured spaces: docs/measuring.md, "A search".
 """
@@ -16,6 +17,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from .prior import Prior
 
@@ -53,7 +56,8 @@ class Sampler:
         self._start = frozenset(order[: first if prior is not None else max(START - len(self._us), first)])
         self._open = dict.fromkeys(order)  # neither tried nor under way, the first to be tried first
         self._under_way: dict[int, None] = {}
-        self._likeness: dict[int, list[float]] = {}  # of a tried one to all
+        self._likeness: dict[int, np.ndarray] = {}  # of a tried one to all
+        self._codes = [(_numbered(self._all, name), count) for name, count in self._values.items() if count > 1]
 
     @property
     def left(self) -> int:
@@ -70,12 +74,19 @@ class Sampler:
         asked: list[int] = []
         while self._open and len(asked) < count:
             place = next(iter(self._open))
-            if place not in self._start and (self._prior is not None or len(self._us) > GOOD):
+            if place not in self._start and self._chooses():
                 place = self._most_promising()
             del self._open[place]
             self._under_way[place] = None
             asked.append(place)
         return asked
+
+    def _chooses(self) -> bool:
+        """Whether the next one is chosen, and not drawn."""
+        if self._prior is None:
+            return len(self._us) > GOOD
+        tried = len(self._us) + len(self._under_way)
+        return tried >= START or tried % 2 == 1
 
     def tell(self, place: int, us: float) -> None:
         """What the configuration took; infinity for one that does not run."""
@@ -91,28 +102,30 @@ class Sampler:
                 return first
             slower = self._prior.slower(self._us)
         ranked = sorted(self._us, key=lambda place: (self._us[place], place))
-        good, others = ranked[:GOOD], [*ranked[GOOD:], *self._under_way]
-        anywhere = 1 / math.prod(self._values.values())  # what any two have in common on average
-        liked, known = [self._likenesses(i) for i in good], [self._likenesses(i) for i in others]
+        score = self._density(ranked[:GOOD]) / self._density([*ranked[GOOD:], *self._under_way])
+        if slower is not None:
+            score = score * np.exp(-np.array(slower))
+        places = np.fromiter(self._open, dtype=int)
+        return int(places[np.argmax(score[places])])
 
-        def score(place: int) -> float:
-            towards = (anywhere + sum(row[place] for row in liked)) / (1 + len(liked))
-            away = (anywhere + sum(row[place] for row in known)) / (1 + len(known))
-            return towards / away * (math.exp(-slower[place]) if slower is not None else 1.0)
+    def _density(self, tried: Sequence[int]) -> np.ndarray:
+        """How likely each configuration is, if these were drawn, and one of which nothing is known."""
+        total = np.full(len(self._all), 1 / math.prod(self._values.values()))
+        for place in tried:
+            total += self._likenesses(place)
+        return total / (1 + len(tried))
 
-        return max(self._open, key=score)
-
-    def _likenesses(self, tried: int) -> list[float]:
+    def _likenesses(self, tried: int) -> np.ndarray:
+        """The probability of each under a kernel around the tried one: a product over the axes."""
         if tried not in self._likeness:
-            one = self._all[tried]
-            self._likeness[tried] = [_alike(one, other, self._values) for other in self._all]
+            weights = np.ones(len(self._all))
+            for codes, count in self._codes:
+                weights *= np.where(codes == codes[tried], SAME, (1 - SAME) / (count - 1))
+            self._likeness[tried] = weights
         return self._likeness[tried]
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any], values: Mapping[str, int]) -> float:
-    """The probability of ``other`` under a kernel around ``one``: a product over the axes."""
-    weight = 1.0
-    for name, count in values.items():
-        if count > 1:
-            weight *= SAME if one.get(name) == other.get(name) else (1 - SAME) / (count - 1)
-    return weight
+def _numbered(configurations: Sequence[Mapping[str, Any]], axis: str) -> np.ndarray:
+    """A number for each configuration's value of the axis."""
+    known: dict[Any, int] = {}
+    return np.array([known.setdefault(repr(one.get(axis)), len(known)) for one in configurations])

@@ -32,8 +32,8 @@ from .symbolic import Context, Ratio, SymbolicSize, int_like, value_of
 class Described:
     """What one launch's arguments come to.
 
-    parameters: the plan's, with arrays as ("array", Tensor, index type, axes whose strides an annotation makes constants)
-    and scalars as ("scalar", dtype, value).
+    parameters: the plan's, with arrays as ("array", Tensor, index type, the axes whose strides an annotation makes
+    constants) and scalars as ("scalar", dtype, value).
     arrays: per array the assumptions built into the bytecode, JSON-ready.
     constants: per constant (parameter name, text of the value).
     """

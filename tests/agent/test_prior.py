@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.loop.prior import Prior, prior_of
+from agent.experiments import Landscape, known_by, landscapes, spaces, tried, upside_down
+from agent.loop.prior import Prior
 from agent.loop.sampling import Sampler
+from agent.loop.searching import search
 from agent.loop.target_work import measured_spaces
 from evaluator.timing import Known
 from evaluator.trial import begin
 from knowledge_base.chips import chip
 from knowledge_base.records import Candidate, Measurement
-from knowledge_base.rules import Timed, features, in_spaces
+from knowledge_base.rules import Timed, in_spaces
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.store import RunRecord, Store
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import transfer
-
-from agent.loop.searching import search
-
-WORKS = transfer.works()
+WORKS = landscapes()
 
 
 SOURCE = "import cuda.tile as ct\n\nAXES = {'TILE': [256, 512]}\n"
 
 
-def work(op: str, configurations: int, **sizes: int) -> transfer.Work:
+def work(op: str, configurations: int, **sizes: int) -> Landscape:
     return next(
         one for one in WORKS
         if one.op == op and dict(one.rows[0].sizes) == sizes and len(one.rows) == configurations and one.rows[0].source
@@ -43,53 +39,62 @@ GELU = work("linear_gelu", 432, M=8192, N=3072, K=768)
 RESIDUAL = work("linear_residual", 410, M=8192, N=768, K=768)
 
 
+def tries(one: Landscape, seed: int, prior: Prior | None = None) -> int:
+    """Until one is within 2% of the best."""
+    return next(count for count, row in enumerate(tried(one, seed, prior), 1) if row.us <= 1.02 * one.best)
+
+
 @pytest.mark.parametrize("one", [GELU, RESIDUAL], ids=["linear_gelu", "linear_residual"])
-def test_other_operators_bring_a_search_near_the_best_in_few_tries(one: transfer.Work) -> None:
+def test_other_operators_bring_a_search_near_the_best_in_few_tries(one: Landscape) -> None:
     """No row of its own op is known."""
-    others = [other for other in WORKS if other.op != one.op]
-    cold = sorted(transfer.tries(one, seed, None, 1.02) for seed in range(8))
-    assert transfer.warm(one, others, 1, 1.02) <= 5 < cold[4] / 2
+    prior = known_by(one, spaces(other for other in WORKS if other.op != one.op))
+    cold = sorted(tries(one, seed) for seed in range(8))
+    warm = sorted(tries(one, seed, prior) for seed in range(8))
+    assert warm[4] <= 5 < cold[4] / 2
 
 
 def test_a_related_shape_saves_two_thirds_of_the_tries() -> None:
-    """On average over the spaces; benchmarks/transfer.py has the figures."""
+    """On average over the spaces; `agent experiment compounding` has the figures."""
     some = [one for one in WORKS if len(one.rows) >= 400 and one.rows[0].source]
-    cold = warm = 0.0
+    cold = warm = 0
     for one in some:
-        cold += sum(transfer.tries(one, seed, None, 1.02) for seed in range(3)) / 3
-        warm += transfer.warm(one, [other for other in WORKS if other.shape != one.shape], 1, 1.02)
+        prior = known_by(one, spaces(other for other in WORKS if other.shape != one.shape))
+        cold += sum(tries(one, seed) for seed in range(3))
+        warm += sum(tries(one, seed, prior) for seed in range(3))
     assert len(some) >= 8
     assert warm < cold / 3
 
 
-def prior(one: transfer.Work, others: Sequence[transfer.Work]) -> Prior | None:
-    first = one.rows[0]
-    spaces = in_spaces(row for other in others for row in other.rows)
-    found = [features(row.axes, row.source) for row in one.rows]
-    return prior_of(spaces, first.task, first.ops, first.dtype, first.sizes, first.chip, found)
+def test_half_of_the_first_tries_are_drawn_whatever_a_prior_says() -> None:
+    """The same ones as without it."""
+    wrong = known_by(GELU, spaces([upside_down(GELU)]))
+    drawn, mixed = ([row.axes for row in itertools.islice(tried(GELU, 5, prior), 10)] for prior in (None, wrong))
+    assert mixed[0] == drawn[0]
+    assert mixed[2::2] == drawn[1:5]
+    assert not any(one in drawn for one in mixed[1::2])
 
 
 def test_where_nothing_is_near_there_is_none() -> None:
-    assert prior(GELU, []) is None
-    assert prior(GELU, [one for one in WORKS if not one.op.startswith("linear")]) is None
+    assert known_by(GELU, spaces([])) is None
+    assert known_by(GELU, spaces([one for one in WORKS if not one.op.startswith("linear")])) is None
     other_axes = [replace(row, axes={"BLOCK": i}, source="") for i, row in enumerate(GELU.rows)]
-    assert prior(GELU, [transfer.Work(other_axes)]) is None
+    assert known_by(GELU, spaces([Landscape(other_axes)])) is None
 
 
 def test_other_chips_and_dtypes_count_less() -> None:
     """Two spaces that say the opposite: the nearer one is believed."""
-    upside_down = transfer.misleading(GELU)["upside down"].rows
+    contrary = upside_down(GELU).rows
     best = min(range(len(GELU.rows)), key=lambda place: GELU.rows[place].us)
     for changed in ({"chip": "rtx5070"}, {"dtype": "f32"}, {"sizes": {"M": 64, "N": 64, "K": 64}}):
-        far = transfer.Work([replace(row, session="far", **changed) for row in upside_down])
-        found = prior(GELU, [GELU, far])
+        far = Landscape([replace(row, session="far", **changed) for row in contrary])
+        found = known_by(GELU, spaces([GELU, far]))
         assert found is not None
         assert found.first(range(len(GELU.rows)), {}, ()) == best
 
 
 def test_wrong_guesses_lose_weight_by_what_is_measured() -> None:
     """Even the only one; and all configurations are tried in the end."""
-    right, found = prior(GELU, [GELU]), prior(GELU, [transfer.misleading(GELU)["upside down"]])
+    right, found = known_by(GELU, spaces([GELU])), known_by(GELU, spaces([upside_down(GELU)]))
     assert right is not None
     assert found is not None
     assert max(found.slower({})) == pytest.approx(max(right.slower({})), rel=0.1)
