@@ -35,6 +35,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.loop.task_work.LIMIT", 3)
     monkeypatch.setattr("evaluator.timing.remeasure.PROCESSES", PROCESSES)
     monkeypatch.setattr("agent.loop.finals.PROCESSES", PROCESSES)
+    # What ships is not mined after each of them: that takes seconds.
+    monkeypatch.setattr("knowledge_base.rules.rows.shipped", lambda: iter(()))
     for module in ("evaluator.timing.clock", "evaluator.replay.confirm", "agent.loop.compose"):
         monkeypatch.setattr(f"{module}.cubins_of", bytecodes)
 

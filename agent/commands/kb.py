@@ -22,8 +22,8 @@ from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
 from knowledge_base.errors import UserError, nearest
 from knowledge_base.records import Answered, Status
-from knowledge_base.rules import review
-from knowledge_base.seed import SHIPPED, STATUSES
+from knowledge_base.rules import learn
+from knowledge_base.seed import STATUSES
 from knowledge_base.store import Store
 
 Row = dict[str, Any]
@@ -250,24 +250,19 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
 
 def mine(db: str | None, as_json: bool) -> int:
     """Mines the base's measured configurations, and those that ship, for rules; prints what that changed."""
-    from knowledge_base.rules import in_spaces, own, shipped
-
     with Store.open(db) as store:
-        ours, theirs = list(own(store.database)), list(shipped())
-        some = in_spaces([*theirs, *ours])
-        source = f"{SHIPPED} and {len(ours)} configurations of this base" if ours else SHIPPED
-        changes = review(store.database, some, source)
+        lesson = learn(store.database)
+        assert lesson is not None
         rules = browse.rules(store.database)
     counts = {status: sum(rule["status"] == status for rule in rules) for status in STATUSES}
     if as_json:
-        looked = {"configurations": len(theirs) + len(ours), "own": len(ours), "spaces": len(some)}
-        emit(looked | {"rules": counts, "changes": [asdict(change) for change in changes]})
+        emit({**asdict(lesson), "rules": counts})
         return 0
     out = console()
-    out.print(f"{len(theirs) + len(ours)} configurations ({len(ours)} of this base) in {len(some)} spaces.")
-    if changes:
+    out.print(f"{lesson.configurations} configurations ({lesson.own} of this base) in {lesson.spaces} spaces.")
+    if lesson.changes:
         made = table([("id", "left", 8), ("status", "left", 25), ("rule", "left", None)])
-        for change in changes:
+        for change in lesson.changes:
             became = f"{change.was} → {change.status}" if change.was else f"new: {change.status}"
             made.add_row(change.key[:8], became, _plain(f"{change.statement} ({change.why})"))
         out.print(made)

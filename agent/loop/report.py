@@ -133,6 +133,13 @@ def markdown(run: Document, versions: dict[str, str]) -> str:
         lines += ["## The target, composed", "", f"**{composed['status']}** {composed['message']}", ""]
     for t in tasks:
         lines += _task(t)
+    changes = run.get("lesson", {}).get("changes", ())
+    if changes:
+        lines += ["## Rules", ""]
+        for change in changes:
+            became = f"{change['was']} → {change['status']}" if change["was"] else f"new, {change['status']}"
+            lines.append(f"- {became}: {change['statement']} ({change['why']})")
+        lines.append("")
     lines += [
         "## Where",
         "",

@@ -9,6 +9,7 @@ from typing import Any
 from kernels_generated.runtime.plan import Launchable
 from knowledge_base import errors
 from knowledge_base.records import Incomparable, Measurement, Trial, in_sequence
+from knowledge_base.rules import Lesson
 from knowledge_base.snf.task import Task
 
 from .conclude import operations
@@ -119,6 +120,7 @@ class RunSummary:
     folder: str
     notes: tuple[str, ...] = ()
     asked: ModelUse | None = None  # what a language model was asked; None if none was
+    lesson: Lesson | None = None  # what it measured taught; None where it measured nothing new
 
     @property
     def exit_code(self) -> int:
@@ -141,10 +143,11 @@ class RunSummary:
         fields = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("tasks", "composed", "asked")
+            if name not in ("tasks", "composed", "asked", "lesson")
         }
         return fields | {
             "asked": asdict(self.asked) if self.asked is not None else {},
+            "lesson": asdict(self.lesson) if self.lesson is not None else {},
             "tasks": [task.document() for task in self.tasks],
             "composed": self.composed.document() if self.composed is not None else {},
             "total_us": whole.us if whole is not None else None,

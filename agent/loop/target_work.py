@@ -29,7 +29,7 @@ from evaluator.version import evaluator_version, packages
 from knowledge_base.chips import Chip
 from knowledge_base.errors import EXIT_INTERRUPTED, EnvironmentLacks, UserError
 from knowledge_base.records import Kind, Measurement, Trial, in_sequence
-from knowledge_base.rules import Space, in_spaces, own, shipped
+from knowledge_base.rules import Lesson, Space, in_spaces, learn, own, shipped
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
 from knowledge_base.snf.printer import show
@@ -134,6 +134,9 @@ def run(
                     except UserError as error:  # what the usual plan has found stands
                         progress.say(f"plan {name} was given up: {error}")
                         break
+            new = sum(result.effort.new for one in done.values() for result in one.results)
+            taught = new > 0 and timer.kind == "measured"
+            lesson = _learned(store, progress) if taught else None
         except KeyboardInterrupt:
             so_far = {"why": "interrupted", "seconds": round(time.monotonic() - start, 3)}
             store.finish_run(run_id, "interrupted", EXIT_INTERRUPTED, so_far)
@@ -156,8 +159,9 @@ def run(
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=_notes(options, timer.kind, results, composed, asked),
+        notes=_notes(options, timer.kind, results, composed, asked) + (_lesson(lesson) if taught else ()),
         asked=asked,
+        lesson=lesson,
     )
     document = summary.document()
     folder.write("report.md", report.markdown(document, versions()))
@@ -391,6 +395,18 @@ def _notes(
     else:
         notes.append("No configuration was searched.")
     return tuple(notes)
+
+
+def _learned(store: Store, progress: Progress) -> Lesson | None:
+    """What all that was measured says of rules; None where there is too much of it to be mined by the way."""
+    progress.say("what was measured is mined for rules")
+    return learn(store.database, NEWEST)
+
+
+def _lesson(lesson: Lesson | None) -> tuple[str]:
+    if lesson is None:
+        return (f"The base has more than {NEWEST:,} measured configurations: `agent kb mine` mines them for rules.",)
+    return (f"Mined for rules, with what ships: {lesson.says}{' (agent kb rules)' if lesson.changes else ''}.",)
 
 
 def _search_seconds(options: RunOptions, kind: Kind) -> float:

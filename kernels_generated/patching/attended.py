@@ -117,9 +117,9 @@ class AttentionMode(TorchFunctionMode):
         self._seen, self._only_look = seen, only_look
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.scaled_dot_product_attention:  # dozens of calls a layer: nothing else is done for them
+            return func(*args, **(kwargs or {}))
         pytorchs = functools.partial(func, *args, **(kwargs or {}))
-        if func is not F.scaled_dot_product_attention:
-            return pytorchs()
         found = attention(*args, **(kwargs or {}))
         if self._seen is None:
             return pytorchs() if isinstance(found, str) else found.run()

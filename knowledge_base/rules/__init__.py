@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from .form import form_of as form_of
     from .form import known_as as known_as
     from .form import read_form as read_form
+    from .keeping import SHIPPED as SHIPPED
     from .keeping import Change as Change
+    from .keeping import Lesson as Lesson
     from .keeping import insert as insert
     from .keeping import key_of as key_of
+    from .keeping import learn as learn
     from .keeping import review as review
     from .mined import Mined as Mined
     from .mining import mine as mine
@@ -26,7 +29,7 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         form=["RuleForm", "Scope", "form_of", "known_as", "read_form"],
-        keeping=["Change", "insert", "key_of", "review"],
+        keeping=["SHIPPED", "Change", "Lesson", "insert", "key_of", "learn", "review"],
         mined=["Mined"],
         mining=["mine"],
         rows=["own", "shipped"],

@@ -16,6 +16,7 @@ noise, and for a space of which only a part was timed the choice of that part.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,14 +35,23 @@ Conditions = tuple[tuple[str, Any], ...]
 
 
 class Draws:
-    """Random numbers for many bootstraps, drawn once; each takes a stretch of them that begins somewhere."""
+    """Random numbers for many bootstraps, drawn once; each takes a stretch of them that begins somewhere.
+
+    Where it begins depends on what the bootstrap is ``about``, so that nothing else that is mined changes it.
+    """
 
     _ROWS = 32 * RESAMPLES
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        self._seed, self.rng = seed, np.random.default_rng(seed)
         self._normal = self.rng.standard_normal((self._ROWS, 2 * NEAR))
         self._absent = self.rng.random((self._ROWS, NEAR)) < math.exp(-1)  # of a resample of as many
+
+    def about(self, *what: object) -> np.random.Generator:
+        """Numbers for this from now on; returned, and in ``rng``."""
+        digest = hashlib.blake2b(repr(what).encode(), digest_size=8).digest()
+        self.rng = np.random.default_rng((self._seed, int.from_bytes(digest)))
+        return self.rng
 
     def _rows(self) -> slice:
         start = int(self.rng.integers(0, self._ROWS - RESAMPLES))
@@ -81,6 +91,7 @@ def look(space: Space, conditions: Conditions, noise: float, draws: Draws) -> Lo
     rows = space.selected(conditions)
     if rows is None or not rows.any() or rows.all():
         return None
+    draws.about(conditions, space.shape, space.session)
     left, right, group = _pairs(space, conditions, rows)
     if len(left) < (1 if space.whole else FEW_PAIRS):
         return None

@@ -6,6 +6,7 @@ more.  Each change of status is kept in the rule's history with the figures that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .spaces import Space
 
 MINED = "mined"  # the origin of rules that nobody wrote
+SHIPPED = "mined from the landscapes that ship"  # the source of rules
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,41 @@ class Change:
     was: str
     status: str
     why: str
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a base's own measured configurations and those that ship taught.  changes: of rules."""
+
+    configurations: int
+    own: int
+    spaces: int
+    changes: tuple[Change, ...]
+
+    @property
+    def says(self) -> str:
+        """In a line."""
+        if not self.changes:
+            return "no rule changed"
+        became = Counter("new" if not change.was else change.status for change in self.changes)
+        return f"of the rules, {', '.join(f'{number} {status}' for status, number in became.items())}"
+
+
+def learn(database: Database, most: int | None = None) -> Lesson | None:
+    """Mines what ships and the base's own measured configurations, and holds every rule of the base to them.
+
+    None where the base has more than ``most`` of its own: then nothing was done, as it would take long.
+    """
+    from .rows import own, shipped
+    from .spaces import in_spaces
+
+    ours = list(own(database, None if most is None else most + 1))
+    if most is not None and len(ours) > most:
+        return None
+    theirs = list(shipped())
+    some = in_spaces([*theirs, *ours])
+    source = f"{SHIPPED} and {len(ours)} configurations of this base" if ours else SHIPPED
+    return Lesson(len(theirs) + len(ours), len(ours), len(some), tuple(review(database, some, source)))
 
 
 def review(database: Database, some: Sequence[Space], source: str) -> list[Change]:

@@ -52,7 +52,7 @@ def mine(some: Sequence[Space], seed: int = 0) -> list[Mined]:
             claims = _generalised(_shapes(here, conditions, noise, draws), conditions, scope, draws)
             tested += max(1, len(claims))
             found += claims
-    rules = [claim.mined(draws.rng) for claim in _told_once(_believable(found, tested))]
+    rules = [claim.mined(draws.about(claim.form, "pairs")) for claim in _told_once(_believable(found, tested))]
     return sorted(rules, key=lambda rule: (-abs(rule.best.value), str(rule.form)))
 
 
@@ -65,7 +65,7 @@ def judged(some: Sequence[Space], form: RuleForm, seed: int = 0) -> Mined | None
     conditions = tuple((condition.feature, condition.value) for condition in form.when)
     shapes = _shapes(here, conditions, noise_of(here), draws)
     direction = _agreed(_counted(shapes.values()))
-    return _claim(form, direction, shapes, draws).mined(draws.rng) if direction else None
+    return _claim(form, direction, shapes, draws).mined(draws.about(form, "pairs")) if direction else None
 
 
 # -------------------------------------------------------------------------------------------------------- claims
@@ -176,7 +176,7 @@ def _rounded(log_ratio: float) -> float:
 
 def _claim(form: RuleForm, direction: Direction, shapes: Mapping[Any, _Shape], draws: Draws) -> _Claim:
     effect = float(np.mean([shape.best for shape in shapes.values()]))
-    resampled = resampled_mean([shape.resampled for shape in shapes.values()], draws.rng)
+    resampled = resampled_mean([shape.resampled for shape in shapes.values()], draws.about(form))
     return _Claim(form, direction, shapes, effect, resampled)
 
 

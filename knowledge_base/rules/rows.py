@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from knowledge_base.database import Database
 
 
+SPOKEN = {"linear times SiLU(x2), no bias": "linear_silu_mul"}  # what a landscape calls by words that are no op's
+
+
 def shipped() -> Iterator[Timed]:
     """What the landscapes that ship have a time of."""
     sources = landscape_sources()
     for name in sorted(path.name.removesuffix(".jsonl.gz") for path in LANDSCAPES.glob("*.jsonl.gz")):
         for row in landscape(name):
             if row.us is not None:  # a name may end with sizes: linear_residual K=768
-                task, source = row.task.split(" ")[0], sources.get(row.source, "")
-                yield Timed(task, ops_in(row.task), row.sizes, row.dtype, row.chip, name, row.axes, source, row.us)
+                spoken = SPOKEN.get(row.task, row.task)
+                task, source = spoken.split(" ")[0], sources.get(row.source, "")
+                yield Timed(task, ops_in(spoken), row.sizes, row.dtype, row.chip, name, row.axes, source, row.us)
 
 
 def own(database: Database, newest: int | None = None) -> Iterator[Timed]:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
 from knowledge_base.errors import UserError
-from knowledge_base.rules import Mined, insert, key_of, read_form
+from knowledge_base.rules import SHIPPED, Mined, insert, key_of, read_form
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from knowledge_base.database import Database
 
-SHIPPED = "mined from the landscapes that ship"  # the source of rules
 STATUSES = ("hypothesised", "supported", "refuted", "superseded")
 
 

@@ -27,6 +27,7 @@ from evaluator.timing import measured
 from evaluator.trial import begin
 from knowledge_base.chips import CHIPS
 from knowledge_base.errors import EnvironmentLacks, UserError
+from knowledge_base.rules import Change, Lesson, own, shipped
 from knowledge_base.snf import decompose, load_target, parse
 from knowledge_base.snf.task import Decomposition
 from knowledge_base.store import Store
@@ -78,6 +79,41 @@ def test_a_run_with_a_gpu_confirms_measures_and_measures_again_in_fresh_processe
     again = go(tmp_path, {"illegal-address": 0}, "second", said)  # nothing is launched a second time
     assert again.tasks[0].time == task.time
     assert not any("fresh processes" in line for line in said.lines)
+
+
+def test_what_a_run_measured_is_mined_for_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, where there is something new; and not at all where there is too much of it."""
+    said = Said()
+    monkeypatch.setattr("knowledge_base.rules.rows.shipped", shipped)
+    first = go(tmp_path, {"clock": (40.0, 0.001)}, said=said)
+    assert said.lines.count("what was measured is mined for rules") == 1
+    assert first.lesson is not None
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        assert first.lesson.own == len(list(own(store.database))) >= 2
+    assert first.lesson.configurations == first.lesson.own + len(list(shipped()))
+    assert first.notes[-1].startswith("Mined for rules, with what ships: ")
+    assert json.loads(json.dumps(first.document()))["lesson"]["own"] == first.lesson.own
+    again = go(tmp_path, {"clock": (40.0, 0.001)}, name="second", said=said)
+    assert said.lines.count("what was measured is mined for rules") == 1
+    assert (again.lesson, again.document()["lesson"]) == (None, {})
+    monkeypatch.setattr(target_work, "NEWEST", 1)
+    monkeypatch.setattr(target_work, "measured_spaces", lambda store: ())
+    more = go(tmp_path, {"clock": (40.0, 0.001)}, name="third", text=SMALL.replace("16, 32", "16, 64"))
+    assert more.lesson is None
+    assert more.notes[-1].endswith("1 measured configurations: `agent kb mine` mines them for rules.")
+
+
+def test_rules_that_a_run_changed_are_in_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = (
+        Change("1" * 64, "add is faster at TILE=32", "", "supported", "faster in 2 of 2 shapes, 9 pairs"),
+        Change("2" * 64, "add is slower at TILE=64", "supported", "refuted", "faster in 1 of 1 shapes, 8 pairs"),
+    )
+    monkeypatch.setattr(target_work, "learn", lambda database, most: Lesson(10, 4, 2, changes))
+    summary = go(tmp_path, {"clock": (40.0, 0.001)})
+    assert summary.notes[-1] == "Mined for rules, with what ships: of the rules, 1 new, 1 refuted (agent kb rules)."
+    report = (Path(summary.folder) / "report.md").read_text()
+    assert "- new, supported: add is faster at TILE=32 (faster in 2 of 2 shapes, 9 pairs)\n" in report
+    assert "- supported → refuted: add is slower at TILE=64 (faster in 1 of 1 shapes, 8 pairs)\n" in report
 
 
 def test_a_kernel_that_is_wrong_on_the_card_is_no_winner(tmp_path: Path) -> None:

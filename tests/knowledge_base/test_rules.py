@@ -512,3 +512,15 @@ def test_advice_has_the_rules_that_hold_at_the_tasks_sizes(tmp_path: Path) -> No
     assert [s for s in wide if recipe in s]
     assert not [s for s in narrow if recipe in s]
     assert not [s for s in elsewhere if "h200" in s]
+
+
+def test_what_else_is_mined_changes_no_figure_of_a_rule() -> None:
+    """Each bootstrap has random numbers of its own, so that a base's rules stay as they are where others come."""
+    from knowledge_base.rules import shipped
+
+    rows = list(shipped())
+    linears = [row for row in rows if "linear" in row.ops or row.task.startswith("linear")]
+    alone, beside = mined(linears), mined(rows)
+    common = alone.keys() & beside.keys()
+    assert len(common) > 20
+    assert all(alone[key] == beside[key] for key in common)
