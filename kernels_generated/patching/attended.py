@@ -96,9 +96,29 @@ def attention(
         reason = unfit((query, key, value), operator)
     if operator is None or reason:
         return reason
-    dtypes = (query.dtype, key.dtype, value.dtype)
-    run = functools.partial(compute, operator, query.shape, key.shape[1], (query, key, value))
-    return AttentionCall(operator.name, dtypes, query.device, run)
+    tensors: tuple[torch.Tensor, ...] = (query, key, value)
+    whole = _whole(query, key, value) if operator.name == ATTENTION and PACKED in operators() else None
+    if whole is not None and not unfit((whole,), operators()[PACKED]):
+        operator, tensors = operators()[PACKED], (whole,)
+    run = functools.partial(compute, operator, query.shape, key.shape[1], tensors)
+    return AttentionCall(operator.name, tuple(one.dtype for one in tensors), query.device, run)
+
+
+def _whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that they are parts of as [B, T, 3, H, D], where they lie in one: nothing is copied then, and what
+    comes out lies as PyTorch's does."""
+    B, H, T, D = query.shape
+    apart, row = H * D, 3 * H * D
+    strides = (T * row, D, row, 1)
+    offset = query.storage_offset()
+    for place, one in enumerate((query, key, value)):
+        if one.storage_offset() != offset + place * apart:
+            return None
+        if any(n > 1 and mine != theirs for n, mine, theirs in zip(query.shape, one.stride(), strides, strict=True)):
+            return None
+        if place and one.untyped_storage().data_ptr() != query.untyped_storage().data_ptr():
+            return None
+    return query.as_strided((B, T, 3, H, D), (T * row, row, apart, D, 1))
 
 
 class AttentionMode(TorchFunctionMode):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .bound import Array, BoundLaunch, BoundPlan
-from .launch_rules import array_facts
+from .launch_rules import ALIGNMENT_BYTES, array_facts
 from .plan import ArrayParameter, Fill, Launch, LaunchPlan
 
 
@@ -68,8 +68,10 @@ def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array 
             return None
     taken: set[int] = set()
     new: list[int] = []
+    alone: list[int] = []  # axes of one element, whose strides say nothing
     for size, stride in zip(array.shape, array.strides, strict=True):
         if size == 1:
+            alone.append(len(new))
             new.append(stride)
             continue
         axis = next((k for k, (n, row) in enumerate(zip(shape, rows, strict=True)) if row == stride and n > 1), None)
@@ -89,6 +91,10 @@ def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array 
         if taken & taken_now or not whole:
             return None
         taken |= taken_now
+    reach = max((size * stride for size, stride in zip(array.shape, new, strict=True)), default=0)
+    for place in alone:
+        if new[place] > 1:  # beyond all others, so that by the strides no two elements share memory
+            new[place] = max(new[place], -(-reach // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
     offset = sum(at * stride for at, stride in zip(index, strides, strict=True))
     return replace(array, offset=offset, strides=tuple(new))
 

@@ -173,7 +173,7 @@ def test_mining_says_what_it_looked_at_and_what_became_of_rules(
     assert document["configurations"] > 10_000
     assert document["rules"]["supported"] == len(mined())
     rows = [row for row in rules.shipped() if row.session == "h200_product"]
-    monkeypatch.setattr(rules, "shipped", lambda: iter(rows))
+    monkeypatch.setattr("knowledge_base.rules.rows.shipped", lambda: iter(rows))
     assert invoke(["kb", "mine"]) == 0
     out = capfd.readouterr().out
     assert f"{len(rows)} configurations (0 of this base) in 8 spaces." in out.replace("\n", " ")

@@ -212,7 +212,7 @@ def test_a_folder_of_transformers_and_a_name(capfd: pytest.CaptureFixture[str], 
         assert (document["model"], document["of"]) == ("GPT2LMHeadModel", about)
         assert document["named"]["input_ids"] == "int64[1, 9]"
         found = {one["kind"]: one["operator"] for one in document["modules"] if one["operator"]}
-        assert found["GPT2Attention"] == "attention_qkv"
+        assert found["GPT2Attention"] == "attention"
         assert document["float32"]["patched"] < 2 * document["float32"]["eager"]
     assert invoke(["compare", "bare", "--shape", "T=65"]) == 2
     assert "looks at 64 tokens at most" in capfd.readouterr().err

@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize, prune
 import kernels_generated
 from evaluator import emulator
 from kernels_generated import ops, patching
-from kernels_generated.patching import patched, replaced
+from kernels_generated.patching import attended, patched, replaced
 
 BF16 = torch.bfloat16
 WIDTH = 48
@@ -604,6 +604,62 @@ def test_attention_in_a_forward(chip: emulator.Emulated, case: str) -> None:
     kernels_generated.unpatch(other)
     assert type(other[0]) is Attention
     assert torch.equal(other(x), expected)
+
+
+class Packed(nn.Module):
+    """Queries, keys and values are parts of what one product gives, as GPT-2 has it; ``order``: which part is which."""
+
+    def __init__(self, order: tuple[int, int, int] = (0, 1, 2)) -> None:
+        super().__init__()
+        self.order, self.qkv = order, nn.Linear(WIDTH, 3 * 32).to(BF16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        B, T, _ = x.shape
+        parts = [one.view(B, T, 2, 16).transpose(1, 2) for one in self.qkv(x).split(32, dim=2)]
+        made = F.scaled_dot_product_attention(*(parts[place] for place in self.order), is_causal=True)
+        return made.transpose(1, 2).reshape(B, T, 32)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(2, 5), (1, 5), (2, 1), (1, 1)])
+@torch.no_grad()
+def test_attention_reads_parts_of_one_tensor_where_they_lie(
+    chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch, batch: int, length: int
+) -> None:
+    model, x = Packed(), x_of(batch, length)
+    expected = model(x)
+    report = kernels_generated.patch(model, x)
+    assert [one.operator for one in report.replaced] == ["attention", "linear"]
+    with monkeypatch.context() as m:
+        m.setattr(torch.Tensor, "clone", None)  # no copy is made
+        found = model(x)
+    torch.testing.assert_close(found, expected, rtol=5e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (0, 0, 0)])
+@torch.no_grad()
+def test_parts_in_another_order_are_read_each_by_itself(
+    chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int, int]
+) -> None:
+    model, x = Packed(order), x_of(2, 5)
+    expected = model(x)
+    report = kernels_generated.patch(model, x)
+    assert [one.operator for one in report.replaced] == ["attention_qkv", "linear"]
+    with monkeypatch.context() as m:
+        m.setattr(torch.Tensor, "clone", None)
+        found = model(x)
+    torch.testing.assert_close(found, expected, rtol=5e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_parts_of_other_tensors_that_lie_alike_are_no_parts_of_one(chip: emulator.Emulated) -> None:
+    """The same strides and offsets, in three memories."""
+    tensors = [torch.randn(2, 5, 3, 2, 16).to(BF16) for _ in range(3)]
+    parts = [one[:, :, place].transpose(1, 2) for place, one in enumerate(tensors)]
+    call = attended.attention(*parts, is_causal=True)
+    assert isinstance(call, attended.AttentionCall)
+    assert call.operator == "attention_qkv"
+    expected = F.scaled_dot_product_attention(*parts, is_causal=True)
+    torch.testing.assert_close(call.run(), expected, rtol=5e-2, atol=2e-2)
 
 
 @torch.no_grad()

@@ -52,7 +52,9 @@ GAPS = (80, 20, 1)  # of rows of 16, and of 3 rows
         ((52, ("B", 8), (16, 1)), GAPS, 84, (20, 1)),  # x[1, :, 4:12]
         ((0, ("C", "A"), (1, 48)), GAPS, 0, (1, 80)),  # x[:, 0].T
         ((0, (12, "C"), (16, 1)), (60, 20, 1), 0, (20, 1)),  # two axes as one, where they lie as one
-        ((0, (1, "C"), (7, 1)), GAPS, 0, (7, 1)),  # the stride of an axis of one element says nothing
+        ((0, (1, "C"), (7, 1)), GAPS, 0, (16, 1)),  # the stride of an axis of one element says nothing
+        ((0, ("A", 1, "C"), (48, 16, 1)), GAPS, 0, (80, 320, 1)),  # and reaches beyond the others
+        ((0, ("C", 1), (1, 1)), GAPS, 0, (1, 1)),
     ],
 )
 def test_an_array_along_the_axes_of_its_buffer_moves(
