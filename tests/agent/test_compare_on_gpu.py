@@ -25,7 +25,7 @@ class MLP(nn.Module):
     def forward(self, x):
         return x + self.down(self.act(self.up(self.norm(x))))
 
-model, example = nn.Sequential(MLP(), MLP()).to(torch.bfloat16), torch.randn(4, 128, 768, dtype=torch.bfloat16)
+model, example = nn.Sequential(MLP(), MLP()).to(torch.bfloat16), torch.randn(8, 1024, 768, dtype=torch.bfloat16)
 """
 
 
@@ -51,6 +51,8 @@ def test_forms_are_timed(
     assert rows["patched"]["generated"] == 8
     if mode != "none":
         assert rows["torch.compile"]["generated"] == 0
-        assert rows["tilewright"]["generated"] == 4  # each a product with GELU or with the residual sum
+        # Products with GELU, and with the residual sum, which takes about as long as PyTorch's: each is raced.
+        assert rows["tilewright"]["generated"] in (2, 4)
+        assert rows["tilewright"]["busy_ms"] < rows["torch.compile"]["busy_ms"]
     assert rows["eager"]["error"] == 0
     assert all(row["error"] < 1e-2 for row in rows.values())
