@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from agent.loop import Prior
-from knowledge_base.rules import Mined, Space, Timed, in_spaces, insert, key_of, mine, review
+from knowledge_base.rules import Space, Timed, in_spaces, insert, key_of, mine, review
 from knowledge_base.store import Store
 
 from .measured_files import Landscape, known_by, landscapes, shuffled, spaces, tried, upside_down
@@ -53,16 +53,15 @@ def compounding(tries: int, orders: int, seeds: int, say: Callable[[str], None])
     """
     everything = landscapes()
     some = [work for work in everything if len(work.rows) >= SMALLEST and work.rows[0].source]
-    cold = _Cold(tries, seeds)
+    searches = _Searches(tries, seeds)
     chips = sorted({work.rows[0].chip for work in some})
     document: dict[str, Any] = {
         "experiment": "compounding", "chips": chips, "spaces": len(some), "tries": tries, "orders": orders,
         "seeds": seeds,
     }  # fmt: skip
-    distinct = _distinct(some)
-    document["sequence"], rules = _in_sequence(distinct, cold, orders, say)
-    document["left_out"] = _left_out(some, everything, cold, say)
-    document["poisoned"] = _poisoned(some, everything, cold, say)
+    document["sequence"], rules = _in_sequence(_distinct(some), searches, orders, say)
+    document["left_out"] = _left_out(some, everything, searches, say)
+    document["poisoned"] = _poisoned(some, everything, searches, say)
     document["planted_rules"] = rules
     return document
 
@@ -70,21 +69,21 @@ def compounding(tries: int, orders: int, seeds: int, say: Callable[[str], None])
 # ---------------------------------------------------------------------------------------------------- a search
 
 
-class _Cold:
-    """Searches that know nothing."""
+class _Searches:
+    """Searches of so many tries, each by so many seeds, whose mean counts.  cold: of a work, that knows nothing."""
 
     def __init__(self, tries: int, seeds: int) -> None:
         self.tries, self._seeds = tries, seeds
-        self.of = functools.cache(self._of)
+        self.cold = functools.cache(self._measured)
 
-    def _of(self, work: Landscape, prior: Prior | None = None) -> Measures:
+    def _measured(self, work: Landscape, prior: Prior | None = None) -> Measures:
         each = [searched(work, seed, self.tries, prior).measures for seed in range(self._seeds)]
         return {name: mean(one[name] for one in each) for name in each[0]}
 
     def beside(self, work: Landscape, known: Sequence[Space]) -> Pair:
-        """With what is known."""
-        cold, prior = self.of(work), known_by(work, known)
-        return Pair(cold, cold if prior is None else self._of(work, prior))
+        """That which knows nothing, and that which knows ``known``."""
+        cold, prior = self.cold(work), known_by(work, known)
+        return Pair(cold, cold if prior is None else self._measured(work, prior))
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,7 @@ class Search:
 
 
 def searched(work: Landscape, seed: int, tries: int, prior: Prior | None = None) -> Search:
+    """A search, cold or from what is known."""
     rows: list[Timed] = []
     near = False
     for row in tried(work, seed, prior):
@@ -124,7 +124,7 @@ def searched(work: Landscape, seed: int, tries: int, prior: Prior | None = None)
 
 
 def _in_sequence(
-    some: Sequence[Landscape], cold: _Cold, orders: int, say: Callable[[str], None]
+    some: Sequence[Landscape], searches: _Searches, orders: int, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures by place in the sequence; and what became of contrary rules in the base of the first one."""
     by_place: dict[tuple[int, int], list[list[Pair]]] = {place: [[] for _ in range(orders)] for place in PLACES}
@@ -134,10 +134,10 @@ def _in_sequence(
         known: list[Timed] = []
         order = random.Random(number).sample(some, len(some))
         for place, work in enumerate(order, 1):
-            found = searched(work, number, cold.tries, known_by(work, in_spaces(known)))
+            found = searched(work, number, searches.tries, known_by(work, in_spaces(known)))
             group = next(one for one in PLACES if one[0] <= place <= one[1])
-            by_place[group][number].append(Pair(cold.of(work), found.measures))
-            known += found.rows[: cold.tries]
+            by_place[group][number].append(Pair(searches.cold(work), found.measures))
+            known += found.rows[: searches.tries]
         first = first or known
     figures = {
         str(low) if low == high else f"{low} to {min(high, len(some))}": summary(by_place[low, high])
@@ -148,34 +148,34 @@ def _in_sequence(
 
 
 def _left_out(
-    some: Sequence[Landscape], everything: Sequence[Landscape], cold: _Cold, say: Callable[[str], None]
+    some: Sequence[Landscape], everything: Sequence[Landscape], searches: _Searches, say: Callable[[str], None]
 ) -> dict[str, Any]:
     known: dict[str, Callable[[Landscape, Landscape], bool]] = {
         "the same ops at these sizes": lambda other, work: other.shape != work.shape,
         "the same ops": lambda other, work: other.op != work.op,
         "all ops of the kind": lambda other, work: other.family != work.family,
     }
-    found = {name: _each(name, some, everything, cold, keeps, say) for name, keeps in known.items()}
+    found = {name: _each(name, some, everything, searches, keeps, say) for name, keeps in known.items()}
     for model in ("GPT-2", "Llama"):
-        mine_ = [work for work in some if work.model == model]
+        of_model = [work for work in some if work.model == model]
         name = f"{model}'s own, for {model}'s"
-        found[name] = _each(name, mine_, everything, cold, lambda other, work: other.model != work.model, say)
+        found[name] = _each(name, of_model, everything, searches, lambda other, work: other.model != work.model, say)
     return found
 
 
 def _each(
-    name: str, some: Sequence[Landscape], everything: Sequence[Landscape], cold: _Cold,
+    name: str, some: Sequence[Landscape], everything: Sequence[Landscape], searches: _Searches,
     keeps: Callable[[Landscape, Landscape], bool], say: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
     pairs = []
     for number, work in enumerate(some, 1):
         say(f"left out: {name}, {number} of {len(some)}")
-        pairs.append([cold.beside(work, spaces(other for other in everything if keeps(other, work)))])
+        pairs.append([searches.beside(work, spaces(other for other in everything if keeps(other, work)))])
     return summary(pairs)
 
 
 def _poisoned(
-    some: Sequence[Landscape], everything: Sequence[Landscape], cold: _Cold, say: Callable[[str], None]
+    some: Sequence[Landscape], everything: Sequence[Landscape], searches: _Searches, say: Callable[[str], None]
 ) -> dict[str, Any]:
     wrong = {work: upside_down(work) for work in everything}
     known: dict[str, Callable[[Landscape], list[Space]]] = {
@@ -190,14 +190,15 @@ def _poisoned(
         pairs = []
         for number, work in enumerate(some, 1):
             say(f"poisoned: {name}, {number} of {len(some)}")
-            pairs.append([cold.beside(work, of(work))])
+            pairs.append([searches.beside(work, of(work))])
         found[name] = summary(pairs)
     return found
 
 
 def _planted(whole: Sequence[Space], seen: Sequence[Space]) -> dict[str, Any]:
     """What becomes of rules that say the contrary of what ``whole`` yields, in a base that has seen ``seen``."""
-    wrong = [rule.model_copy(update={"direction": CONTRARY[rule.direction]}) for rule in _telling(whole)]
+    told = [rule for rule in mine(whole) if rule.direction in CONTRARY]
+    wrong = [rule.model_copy(update={"direction": CONTRARY[rule.direction]}) for rule in told]
     rules = {key_of(rule): rule for rule in wrong}
     with tempfile.TemporaryDirectory() as folder, Store.open(str(Path(folder) / "kb.db")) as store:
         with store.database.write() as connection:
@@ -205,10 +206,6 @@ def _planted(whole: Sequence[Space], seen: Sequence[Space]) -> dict[str, Any]:
         changes = {change.key: change for change in review(store.database, seen, "the first sequence")}
     refuted = sum(key in changes and changes[key].status == "refuted" for key in rules)
     return {"planted": len(rules), "refuted": refuted, "left": len(rules) - refuted}
-
-
-def _telling(some: Sequence[Space]) -> list[Mined]:
-    return [rule for rule in mine(some) if rule.direction in CONTRARY]
 
 
 def _distinct(some: Sequence[Landscape]) -> list[Landscape]:
@@ -225,7 +222,6 @@ def _distinct(some: Sequence[Landscape]) -> list[Landscape]:
 
 def summary(units: Sequence[Sequence[Pair]]) -> dict[str, Any]:
     """Of pairs, in groups that are drawn together: each measure cold and warm, with 95% intervals by a bootstrap."""
-    units = [unit for unit in units if unit]
     pairs = [pair for unit in units for pair in unit]
     found: dict[str, Any] = {"searches": len(pairs)}
     for name in pairs[0].cold:

@@ -159,7 +159,7 @@ def run(
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=_notes(options, timer.kind, results, composed, asked) + (_lesson(lesson) if taught else ()),
+        notes=_notes(options, timer.kind, results, composed, asked) + (_rule_notes(lesson) if taught else ()),
         asked=asked,
         lesson=lesson,
     )
@@ -403,7 +403,8 @@ def _learned(store: Store, progress: Progress) -> Lesson | None:
     return learn(store.database, NEWEST)
 
 
-def _lesson(lesson: Lesson | None) -> tuple[str]:
+def _rule_notes(lesson: Lesson | None) -> tuple[str]:
+    """What a run that measured something new says of rules."""
     if lesson is None:
         return (f"The base has more than {NEWEST:,} measured configurations: `agent kb mine` mines them for rules.",)
     return (f"Mined for rules, with what ships: {lesson.says}{' (agent kb rules)' if lesson.changes else ''}.",)

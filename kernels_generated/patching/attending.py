@@ -7,7 +7,6 @@ queries, keys and values are parts of one tensor they are read from there; apart
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import operator as calls
@@ -22,7 +21,7 @@ from torch._C._functorch import _vmap_decrement_nesting, maybe_current_level
 from kernels_generated.ops import Operator, operators
 
 from .attended import ATTENTION, PACKED, compute, computing
-from .racing import is_raced, lies, like, race
+from .racing import is_faster
 from .traced import is_harmless, is_of_vmap, is_plain, is_undisturbed, value
 
 VIEWS = {"view", "transpose", "permute", "split", "chunk", "unflatten"}
@@ -81,15 +80,15 @@ def _replaced(graph: fx.Graph, node: fx.Node, given: dict[str, Any], causal: Con
             operator, tensors = operators()[PACKED], [whole]
     if operator.lacks(tuple(value(one).dtype for one in tensors), values[0].device):
         return ""
-    if not _is_faster(operator, values):
+    shape, heads = values[0].shape, values[1].shape[1]
+    if not _is_faster(operator, shape, heads, [value(one) for one in tensors]):
         return ""
-    shape = values[0].shape
     _, H, T, D = shape
     in_rows = operator.name != ATTENTION  # in which order the result lies, if not that of PyTorch's, is seen by users
     row_wise = (T * H * D, D, H * D, 1)
     tracer = fx.proxy.GraphAppendingTracer(graph)
     with graph.inserting_before(node):
-        made = compute(operator, shape, values[1].shape[1], [fx.Proxy(one, tracer) for one in tensors])
+        made = compute(operator, shape, heads, [fx.Proxy(one, tracer) for one in tensors])
         wanted = value(node).stride() == row_wise
         if wanted and not in_rows:
             made = made.transpose(1, 2).contiguous().transpose(1, 2)
@@ -101,27 +100,20 @@ def _replaced(graph: fx.Graph, node: fx.Node, given: dict[str, Any], causal: Con
     return operator.name
 
 
-def _is_faster(operator: Operator, values: Sequence[torch.Tensor]) -> bool:
-    """Whether the operator takes less than PyTorch's causal attention for such queries, keys and values."""
-    query, key, _ = values
-    if not is_raced(query.device):
-        return True
-    try:
-        name = operator.name, tuple(map(lies, values))
+def _is_faster(operator: Operator, shape: Sequence[int], heads: int, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the operator takes less than PyTorch's causal attention on such tensors; these as :func:`compute` has
+    them."""
+    B, H, T, D = shape
+
+    def ours(*given: torch.Tensor) -> Any:
+        return compute(operator, shape, heads, given)
+
+    def pytorchs(*given: torch.Tensor) -> torch.Tensor:
         if operator.name == PACKED:
-            B, H, T, D = query.shape
-            whole = torch.randn(B, T, 3, H, D, dtype=query.dtype, device=query.device)
-            tensors, made = [whole], list(whole.permute(2, 0, 3, 1, 4).unbind(0))
-        else:
-            tensors = made = [like(one) for one in values]
-    except torch.cuda.OutOfMemoryError:
-        return False
-    heads = key.shape[1]
-    ours = functools.partial(compute, operator, query.shape, heads, tensors)
-    theirs = functools.partial(
-        F.scaled_dot_product_attention, *made, is_causal=True, enable_gqa=heads != query.shape[1]
-    )
-    return race(name, query.device, ours, theirs).won
+            given = given[0].view(B, T, 3, H, D).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=heads != H)
+
+    return is_faster((operator.name, tuple(shape)), tensors, ours, pytorchs)
 
 
 # ---------------------------------------------------------------------------------------------------- parts of one

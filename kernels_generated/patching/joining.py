@@ -19,7 +19,7 @@ from torch import fx, nn
 from kernels_generated.ops import Operator, operators
 from kernels_generated.runtime.plan import Argument
 
-from .racing import is_raced, lies, like, race
+from .racing import is_faster
 from .recognition import ELEMENTWISE, ELEMENTWISE_METHODS, agree, scaled_rows, widened
 from .traced import are_same, called, is_harmless, is_plain, is_undisturbed, value
 
@@ -316,30 +316,26 @@ def _is_faster(piece: GraphPiece, operator: Operator, order: Sequence[int]) -> b
     What else is done TorchInductor fuses with what is around it.  It reads the product and writes it anew, at least:
     beside an operator whose result a norm reads, a residual sum has that much more to move.
     """
-    product = value(piece.anchor)
-    if not is_raced(product.device):
-        return True
+    product, count = value(piece.anchor), len(piece.operands)
     tensors = [value(one) for one in piece.operands]
     if piece.side is not None:
         tensors.append(product)  # its shape is what the other tensor is given
     more = any(not _reshapes(one) for one in piece.nodes if one is not piece.anchor)
-    try:
-        key = operator.name, piece.product.name, tuple(order), more, tuple(map(lies, tensors))
-        made = [like(one) for one in tensors]
-    except (ValueError, torch.cuda.OutOfMemoryError):
-        return False
-    x, w, *bias = made[: len(piece.operands)]
 
-    def pytorchs() -> torch.Tensor:
+    def ours(*given: torch.Tensor) -> Any:
+        return operator.packet.default(*(given[place] for place in order))
+
+    def pytorchs(*given: torch.Tensor) -> torch.Tensor:
+        x, w, *bias = operands = given[:count]
         if piece.product.name == DENSE:
             found = torch.addmm(bias[0], x.reshape(-1, x.shape[-1]), w)
         elif piece.product.name in (LINEAR, UNBIASED):
             found = F.linear(x, w, *bias)
         else:
-            found = piece.product.reference(*made[: len(piece.operands)])
+            found = piece.product.reference(*operands)
         return found.clone() if more else found
 
-    return race(key, product.device, lambda: operator.packet.default(*(made[place] for place in order)), pytorchs).won
+    return is_faster((operator.name, piece.product.name, tuple(order), more), tensors, ours, pytorchs)
 
 
 # ---------------------------------------------------------------------------------------------------- replacing

@@ -6,6 +6,7 @@ several times as fast.  To run both takes less than a tenth of a second; what ca
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
 from collections.abc import Callable, Hashable, Sequence
@@ -16,9 +17,7 @@ import torch
 
 CALLS = 8  # in a graph, so that a launch's time on the CPU does not count
 TURNS = 7  # of each, the median counts
-SLOWER = (
-    1.02  # as much longer as PyTorch's own, an operator is taken all the same: what times differ by from day to day
-)
+SLOWER = 1.02  # times as long as PyTorch's an operator may take and be taken: so much differs from day to day
 
 _log = logging.getLogger(__name__)
 
@@ -39,40 +38,54 @@ class Race:
 _raced: dict[Hashable, Race] = {}
 
 
+def is_faster(
+    name: Hashable, given: Sequence[torch.Tensor], ours: Callable[..., Any], theirs: Callable[..., Any]
+) -> bool:
+    """Whether an operator is to be taken in PyTorch's place.  Off a card it always is: kernels are emulated there.
+
+    given: tensors without data; both are functions of such that lie like them.  What ``name`` names is timed once for
+    tensors that lie alike.  Where sizes are symbols that stand for nothing yet, nothing is taken.
+    """
+    device = given[0].device
+    if not is_raced(device):
+        return True
+    try:
+        key = name, device.index, tuple((one.dtype, *_lies(one)) for one in given)
+    except ValueError:
+        return False
+    if key not in _raced:
+        _raced[key] = race(device, given, ours, theirs)
+        _log.info("%s: %s", key, _raced[key])
+    return _raced[key].won
+
+
 def is_raced(device: torch.device) -> bool:
-    """Whether kernels' times are looked at there: elsewhere they are emulated."""
     return device.type == "cuda"
 
 
-def race(key: Hashable, device: torch.device, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Race:
-    """Times both on a card; what ``key`` names is timed once."""
-    key = device.index, key
-    found = _raced.get(key)
-    if found is None:
-        with torch.cuda.device(device), torch.no_grad():
-            try:
-                found = Race(*_medians(ours, theirs))
-            except RuntimeError as error:  # of memory, mostly; what is wrong with either is said where it is called
-                _log.info("not timed: %s", error)
-                found = Race(None, None)
-        _raced[key] = found
-        _log.info("%s: %s", key, found)
-    return found
+def race(
+    device: torch.device, given: Sequence[torch.Tensor], ours: Callable[..., Any], theirs: Callable[..., Any]
+) -> Race:
+    """Times both on a card, on random numbers that lie as ``given`` does."""
+    with torch.cuda.device(device), torch.no_grad():
+        try:
+            made = [like(one) for one in given]
+            return Race(*_medians(functools.partial(ours, *made), functools.partial(theirs, *made)))
+        except RuntimeError as error:  # of memory, mostly; what is wrong with either is said where it is called
+            _log.info("not timed: %s", error)
+            return Race(None, None)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of random numbers that lies as one without data does; of a symbol counts what it stood for.
-
-    Raises ValueError where that is not known.
-    """
-    shape, strides = _numbers(tensor.shape), _numbers(tensor.stride())
+    """A tensor of random numbers that lies as one without data does; of a symbol counts what it stands for."""
+    shape, strides = _lies(tensor)
     span = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     return torch.randn(max(1, span), dtype=tensor.dtype, device=tensor.device).as_strided(shape, strides)
 
 
-def lies(tensor: torch.Tensor) -> Hashable:
-    """All that :func:`like` looks at.  Raises ValueError as it does."""
-    return tensor.dtype, _numbers(tensor.shape), _numbers(tensor.stride())
+def _lies(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Its shape and strides.  Raises ValueError where one is a symbol that stands for nothing yet."""
+    return _numbers(tensor.shape), _numbers(tensor.stride())
 
 
 def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels_generated.patching import racing
-from kernels_generated.patching.racing import Race, race
+from kernels_generated.patching.racing import Race, is_faster, race
 
 pytestmark = pytest.mark.gpu
 
@@ -20,20 +20,20 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_faster_one_wins_and_is_remembered() -> None:
-    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    once = race("key", x.device, lambda: x @ x, lambda: x @ x @ x)
+    x = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    assert is_faster("key", [x], lambda x: x @ x, lambda x: x @ x @ x)
+    (once,) = racing._raced.values()
     assert once.ours is not None
     assert once.theirs is not None
     assert 1.5 * once.ours < once.theirs < 3 * once.ours
-    assert once.won
-    assert race("key", x.device, pytest.fail, pytest.fail) is once
-    assert not race("other", x.device, lambda: x @ x @ x, lambda: x @ x).won
+    assert is_faster("key", [x], pytest.fail, pytest.fail)
+    assert not is_faster("other", [x], lambda x: x @ x @ x, lambda x: x @ x)
 
 
 def test_a_few_microseconds_are_told_apart() -> None:
     """A launch takes the CPU as long as such a kernel the card: that does not count."""
-    x = torch.randn(128, 768, device="cuda", dtype=torch.bfloat16)
-    found = race("small", x.device, lambda: F.gelu(x), lambda: F.gelu(F.gelu(F.gelu(x))))
+    x = torch.empty(128, 768, device="cuda", dtype=torch.bfloat16)
+    found = race(x.device, [x], F.gelu, lambda x: F.gelu(F.gelu(F.gelu(x))))
     assert found.ours is not None
     assert found.theirs is not None
     assert found.ours < 5
@@ -41,9 +41,9 @@ def test_a_few_microseconds_are_told_apart() -> None:
 
 
 def test_without_memory_nothing_is_taken() -> None:
-    def large() -> torch.Tensor:
-        return torch.empty(2**44, device="cuda")
+    def large(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**44, device=x.device)
 
-    device = torch.device("cuda", 0)
-    assert race("large", device, large, large) == Race(None, None)
-    assert torch.ones(3, device="cuda").sum().item() == 3
+    x = torch.ones(3, device="cuda")
+    assert race(x.device, [x], large, large) == Race(None, None)
+    assert x.sum().item() == 3
