@@ -406,6 +406,22 @@ def tasks(op: Op = "", gpu: Chip = "", db: Db = None, as_json: Json = False) -> 
 
 
 @kb.command()
+def why(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="One of the target's tasks, or any task.")],
+    target: Target = "",
+    shape: Shape = None,
+    gpu: Gpu = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="That a prompt has for what is known.")] = 1500,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """What a language model would be told of what is known about a task, how it is ranked, and why."""
+    from .commands import options, why_command
+
+    return why_command.why(task, target, options.sizes(shape), gpu, tokens, db, as_json)
+
+
+@kb.command()
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", help="The beginning of any id, or a task's name.")],
     db: Db = None,

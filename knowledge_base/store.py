@@ -16,13 +16,13 @@ from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.exc import IntegrityError
 
 from knowledge_base.content import content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
-from knowledge_base.records import Candidate, LlmCall, Move, Status, Trial
+from knowledge_base.records import COMPILED, PRUNED, Candidate, LlmCall, Move, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.snf.printer import show
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 REPLAY = "replay"  # a run's proposer that answers from the recording of another run
 _LATEST = 500  # calls of a model that say what pays: enough, and soon read
+_FIRST = 16  # trials among which the fastest one of all sizes is looked for
 _CHUNK = 500  # keys per query: below every database's limit on bound variables
 
 
@@ -239,6 +240,35 @@ class Store:
             found = _read(connection, _RECORDS.where(*same, TRIALS.c.us.is_not(None)))
         here = [(trial.time, trial) for trial in found if trial.shape == dict(shape)]
         return [t for _, t in sorted(((time, t) for time, t in here if time), key=lambda row: (row[0].kind, row[0].us))]
+
+    def fastest(self, task: str, chip: str) -> Trial | None:
+        """The fastest trial of a task (identity) on a chip that is right at every size; a measured one if there is."""
+        same = (TRIALS.c.task == task, TRIALS.c.chip == chip, TRIALS.c.status == Status.CORRECT.value)
+        first = _RECORDS.where(*same, TRIALS.c.us.is_not(None)).order_by(TRIALS.c.kind, TRIALS.c.us).limit(_FIRST)
+        with self.database.read() as connection:
+            return next((trial for trial in _read(connection, first) if trial.general), None)
+
+    def known_tasks(self) -> list[tuple[str, str, frozenset[str]]]:
+        """(identity, name, ops) of all tasks."""
+        with self.database.read() as connection:
+            rows = connection.execute(select(TASKS.c.key, TASKS.c.name, TASKS.c.ops)).all()
+        return [(key, name, frozenset(ops.strip(",").split(","))) for key, name, ops in rows]
+
+    def answers(self, tasks: Iterable[str], *, limit: int) -> list[Trial]:
+        """What became of the ``limit`` latest candidates for tasks (identities) that answer prompts, the latest first.
+
+        Of each a correct trial, without any the one that was rejected last; none of a candidate that was not judged, or
+        whose verdict this user's evaluator did not write.
+        """
+        c, t = CANDIDATES.c, TRIALS.c
+        latest = select(c.key).where(c.task.in_(list(tasks)), c.prompt != "").order_by(c.created_at.desc()).limit(limit)
+        right_or_last = (case((t.status == Status.CORRECT.value, 0), else_=1), t.created_at.desc(), t.key)
+        place = func.row_number().over(partition_by=t.candidate, order_by=right_or_last).label("place")
+        judged = t.status.not_in((COMPILED, PRUNED, Status.INFEASIBLE.value))
+        found = select(t.key, place).where(t.candidate.in_(latest.scalar_subquery()), judged).subquery()
+        first = _RECORDS.join(found, found.c.key == t.key).where(found.c.place == 1)
+        with self.database.read() as connection:
+            return [one for one in _read(connection, first.order_by(c.created_at.desc(), c.key)) if one.verdict]
 
     def calls(self, run: str) -> list[LlmCall]:
         """A run's calls of language models, oldest first."""

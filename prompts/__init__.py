@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from .briefing import Answer as Answer
     from .briefing import Briefing as Briefing
     from .change import CLOSE as CLOSE
+    from .examples import tilegym as tilegym
     from .feedback import outcome as outcome
     from .feedback import said as said
+    from .knowledge import TOKENS as TOKENS
+    from .knowledge import fitting as fitting
+    from .knowledge import worth_telling as worth_telling
     from .prompt import CHARACTERS_A_TOKEN as CHARACTERS_A_TOKEN
     from .prompt import LIMIT_TOKENS as LIMIT_TOKENS
     from .prompt import Prompt as Prompt
@@ -23,6 +27,8 @@ else:
         __name__,
         briefing=["Answer", "Briefing"],
         change=["CLOSE"],
+        examples=["tilegym"],
         feedback=["outcome", "said"],
+        knowledge=["TOKENS", "fitting", "worth_telling"],
         prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "write"],
     )

@@ -7,7 +7,6 @@ request to request, so that an endpoint's cache of prompts holds as much as it c
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from kernels_generated.runtime.expr import show as show_size
-from knowledge_base.advice import Belief
-from knowledge_base.chips import CHIPS
 from knowledge_base.content import content_key
 from knowledge_base.records import Move, Trial
 from knowledge_base.snf.op_table import OPS
@@ -28,6 +25,7 @@ from .briefing import Briefing
 from .cheat_sheet import functions, version
 from .examples import tilegym
 from .feedback import axes, outcome, said, us
+from .knowledge import TOKENS, fitting, grouped, worth_telling
 
 TEMPLATES = Path(__file__).with_name("templates")
 CHARACTERS_A_TOKEN = 3.5  # of English with code, for the tokenizers in use; endpoints report the true count
@@ -81,7 +79,7 @@ def write(briefing: Briefing, limit: int = LIMIT_TOKENS, characters_a_token: flo
     one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task,
     the last answer and the kernels that the request is about are never shortened.
     """
-    drafts = [draft for draft in _drafts(briefing) if draft.text(0)]
+    drafts = [draft for draft in _drafts(briefing, characters_a_token) if draft.text(0)]
     cut = [0] * len(drafts)
 
     def length(i: int) -> int:
@@ -106,7 +104,7 @@ class _Draft:
     steps: int = 0
 
 
-def _drafts(b: Briefing) -> list[_Draft]:
+def _drafts(b: Briefing, characters_a_token: float) -> list[_Draft]:
     """All sections in their order: what stays the same longest stands first."""
 
     def fixed(name: str, role: str, **values: Any) -> _Draft:
@@ -124,7 +122,7 @@ def _drafts(b: Briefing) -> list[_Draft]:
         fixed("task", "user", floor_us=b.floor_us, **_task(b.task)),
         fixed("axes", "user", ops=ops, rows=any(OPS[op].kind in ("row", "reduction") for op in ops)),
         droppable("gallery", _gallery(b)),
-        _knowledge(b),
+        _knowledge(b, characters_a_token),
         droppable("example", example, kept=b.move is Move.TRANSFER),
         _Draft(
             "best",
@@ -174,7 +172,7 @@ def _request(b: Briefing) -> dict[str, Any]:
     """What is asked for, with the kernels that it is about as the prompt names them."""
     numbers = {answer.trial.candidate.digest: number for number, answer in enumerate(b.answers, 1)}
     named = [f"answer {numbers[d]}" if d in numbers else "the fastest kernel so far" for d in b.about]
-    example = b.advice.example[0] if b.advice.example is not None else ""
+    example = b.advice.example.task if b.advice.example is not None else ""
     return {
         "problem": b.problem,
         "move": b.move.value,
@@ -197,37 +195,20 @@ def _gallery(b: Briefing) -> dict[str, str] | None:
 def _example(b: Briefing) -> dict[str, Any] | None:
     if b.advice.example is None:
         return None
-    name, trial = b.advice.example
+    name, trial = b.advice.example.task, b.advice.example.trial
     return None if trial.time is None else {"name": name, "best": trial.time} | _shown(trial)
 
 
-def _knowledge(b: Briefing) -> _Draft:
-    """Facts, then beliefs.  Shortened from the end: what is most special to the task stands first."""
-    here = {b.chip.name: "Measured on this GPU:", b.chip.arch: f"Of this architecture ({b.chip.arch}):"}
-    lines = []
-    for fact in b.advice.facts:
-        elsewhere = CHIPS[fact.where].product if fact.where in CHIPS else fact.where
-        lines.append((here.get(fact.where, f"Measured on an {elsewhere}, another GPU:"), f"{fact.name}: {fact.value}"))
-    lines += [("Rules, with their evidence:", _belief(belief)) for belief in b.advice.beliefs]
+def _knowledge(b: Briefing, characters_a_token: float) -> _Draft:
+    """What is known.  Shortened from what is worth least."""
+    said = worth_telling(b.advice, b.chip)
+    said = said[: fitting(said, TOKENS, characters_a_token)]
 
     def text(dropped: int) -> str:
-        parts: dict[str, list[str]] = {}
-        for heading, line in lines[: len(lines) - dropped]:
-            parts.setdefault(heading, []).append(line)
-        return _fill("knowledge", {"parts": list(parts.items())}) if parts else ""
+        parts = grouped(said[: len(said) - dropped], b.chip)
+        return _fill("knowledge", {"parts": parts}) if parts else ""
 
-    return _Draft("knowledge", "user", text, len(lines))
-
-
-def _belief(belief: Belief) -> str:
-    if belief.effect is None or belief.interval is None:
-        claim = f", {belief.claimed}" if belief.claimed else ""
-        return f"{belief.statement} (not tested yet{claim}; {belief.source})"
-    low, high = (100 * (math.exp(x) - 1) for x in belief.interval)
-    effect = 100 * (math.exp(belief.effect) - 1)
-    shapes = "1 shape" if belief.evidence == 1 else f"{belief.evidence} shapes"
-    found = f"{belief.status}: {effect:+.1f}% time, {low:+.1f} to {high:+.1f}, {shapes}"
-    return f"{belief.statement} ({found})"
+    return _Draft("knowledge", "user", text, len(said))
 
 
 def _trials(b: Briefing) -> _Draft:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from model_server import Say
 
@@ -83,10 +84,14 @@ def go(
     jobs: int = 1,
     seed: int = 1,
 ) -> RunSummary:
-    """The run ``name`` of a target (``text``) in a folder with its own knowledge base."""
+    """The run ``name`` of a target (``text``) in a folder with its own knowledge base.
+
+    What ships is not mined after each of them: that takes seconds.
+    """
+    nothing = mock.patch("knowledge_base.rules.rows.shipped", lambda: iter(()))
     options = RunOptions("target", seed=seed, jobs=jobs, rounds=rounds)
     choice = choose("openai", "a-model", {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY}, tokens=tokens)
-    with Store.open(str(folder / "kb.db")) as store:
+    with nothing, Store.open(str(folder / "kb.db")) as store:
         store.start_run(RunRecord(name, "target", "h200", "cpu", choice.name, "running"))
         where = RunFolder(name, folder)
         try:

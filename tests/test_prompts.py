@@ -16,7 +16,7 @@ from agent.proposers.base import ProposalRequest
 from agent.proposers.briefs import brief
 from evaluator.judging import judge
 from evaluator.trial import begin
-from knowledge_base.advice import Advice
+from knowledge_base.advice import Advice, Example
 from knowledge_base.chips import CHIPS, chip
 from knowledge_base.records import Candidate, CompileEvidence, Measurement, Move, Stage, Status, Trial, Verdict
 from knowledge_base.snf import canonical, decompose, everyday, load_target, parse, targets
@@ -27,6 +27,7 @@ from knowledge_base.store import Store
 from prompts import Prompt, write
 from prompts.cheat_sheet import LEFT_OUT, NOTES, SHOWN, functions
 from prompts.examples import KERNELS, excerpt
+from prompts.knowledge import TOKENS
 from prompts.prompt import CHARACTERS_A_TOKEN, LIMIT_TOKENS, TEMPLATES
 
 H200 = chip("h200")
@@ -214,7 +215,7 @@ def test_the_same_briefing_gives_the_same_prompt_in_another_process(prompts: Pro
     assert done.stdout.strip() == prompts.of().digest
 
 
-ANSWERS = tuple(tried(f"# answer {i}\n" + "x = 1\n" * 2000, WRONG) for i in range(1, 5))
+ANSWERS = tuple(tried(f"# answer {i}\n" + "x = 1\n" * 1800, WRONG) for i in range(1, 5))
 
 
 def test_a_long_prompt_is_shortened_from_its_longest_part_and_its_oldest_answers(prompts: Prompts) -> None:
@@ -250,13 +251,41 @@ def test_a_budget_is_in_the_tokens_that_the_endpoint_counts(prompts: Prompts) ->
     assert coarse.tokens <= LIMIT_TOKENS + len(coarse.sections)
 
 
-def test_facts_are_dropped_from_the_last_one(prompts: Prompts) -> None:
+def test_what_is_worth_least_is_dropped_first(prompts: Prompts) -> None:
     sizes = [s.tokens for s in prompts.of("linear_gelu").sections]
-    made = prompts.of("linear_gelu", limit=sum(sizes) - 1600)  # the example goes, then rules and some facts
+    made = prompts.of("linear_gelu", limit=sum(sizes) - 1600)  # the example goes, then some of what is known
     by = {section.name: section.text for section in made.sections}
     assert "gallery" not in by
-    assert "time reached by hand" in by["knowledge"]
-    assert "Rules, with" not in by["knowledge"]
+    for kept in ("time reached by hand", "is faster at TM=128:", "fault of the compiler"):
+        assert kept in by["knowledge"]
+    for gone in ("num_ctas=2", "is slower at LATENCY=4"):
+        assert gone not in by["knowledge"]
+        assert gone in prompts.text("linear_gelu")
+
+
+def test_what_is_known_has_a_budget_of_its_own(prompts: Prompts) -> None:
+    for name in ("linear_gelu", "attention", "layernorm"):
+        made = prompts.of(name)
+        (known,) = (section for section in made.sections if section.name == "knowledge")
+        assert TOKENS / 3 < known.tokens < TOKENS + 100  # headings
+
+
+def test_mistakes_of_earlier_answers_are_told_with_what_helps(prompts: Prompts, tmp_path: Path) -> None:
+    verdict = WRONG.model_copy(update={"error_class": "mma-dtypes", "message": "x and y " + "y" * 400, "hint": "cast"})
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        mine = Prompts(store)
+        assert "rejected for" not in mine.text("linear_gelu")
+        answer = tried("# of an earlier run\n", verdict, "linear")
+        answer = answer.fuller(candidate=answer.candidate.model_copy(update={"prompt": "p"}))
+        store.record_tasks([everyday("linear")])
+        store.record([answer])
+        said = mine.text("linear_gelu")
+    assert (
+        "What earlier answers to such tasks were rejected for:\n- mma-dtypes, 1 of 1 answer (linear: x and y yyy"
+        in said
+    )
+    assert "…): cast\n" in said
+    assert "y" * 200 not in said
 
 
 # ---------------------------------------------------------------------------------------------------- answers
@@ -318,7 +347,9 @@ def test_what_a_request_is_about_is_named_and_shown_whole(prompts: Prompts) -> N
     said = asked(Move.FRESH)
     assert "of another structure than your answers so far" in said
     assert floor.candidate.source not in said
-    example = Advice(example=("layernorm", tried("# example\n" + pad, RIGHT, "layernorm", measurements=took(9.0))))
+    example = Advice(
+        example=Example("layernorm", tried("# example\n" + pad, RIGHT, "layernorm", measurements=took(9.0)), 0.5)
+    )
     said = asked(Move.TRANSFER, advice=example)
     assert "in the way of the best kernel known for layernorm" in said
     assert "# example\n" + pad in said

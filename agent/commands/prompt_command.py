@@ -22,7 +22,7 @@ def prompt(
 ) -> int:
     """Prints the first prompt of a run for one task.  Raises UserError where several tasks could be meant."""
     chip = chip_for(gpu)
-    task = _task(target, task_name, shape)
+    task = task_of(target, task_name, shape)
     made = _prompt(task, chip, db)
     if as_json:
         sections = [{"name": s.name, "role": s.role, "tokens": s.tokens} for s in made.sections]
@@ -46,7 +46,7 @@ def _prompt(task: Task, chip: Chip, db: str | None) -> Prompt:
         return write(brief(ProposalRequest(task, chip, known_trials(store, task, chip), label=task.name), store))
 
 
-def _task(target: str, name: str, shape: Mapping[str, int]) -> Task:
+def task_of(target: str, name: str, shape: Mapping[str, int]) -> Task:
     """The task that is meant: of a target's by its name, or one that has a name of its own."""
     if not target:
         if not name:

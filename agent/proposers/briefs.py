@@ -21,15 +21,16 @@ MAX_TOKENS = 32_000  # of an answer, thoughts included; files have one to three 
 def brief(request: ProposalRequest, store: Store, by: str = "openai") -> Briefing:
     """What ``by``, a proposer, is told of a task; a fresh kernel is asked for, unless the caller replaces the move."""
     task, hardware = request.task, request.chip or chip(DEFAULT)
+    answers = answers_of(request, by)
     return Briefing(
         task=task,
         chip=hardware,
         floor_us=floor_us(task, task.sizes, hardware),
         rms_factor=RMS_FACTOR,
         largest_factor=LARGEST_FACTOR,
-        advice=advice(store, task, hardware),
+        advice=advice(store, task, hardware, but={trial.candidate.digest for trial in answers}),
         best=request.best,
-        answers=tuple(_answer(trial, request, store) for trial in answers_of(request, by)),
+        answers=tuple(_answer(trial, request, store) for trial in answers),
     )
 
 

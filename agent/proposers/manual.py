@@ -15,7 +15,7 @@ from pathlib import Path
 from agent.files import write_at_once
 from knowledge_base.records import Candidate, Move, Trial
 from knowledge_base.snf.task import Task
-from prompts import outcome, said, write
+from prompts import Prompt, outcome, said, write
 
 from .base import Offer, Proposal, ProposalRequest, Workplace, snf_file
 from .briefs import answers_of, brief
@@ -56,7 +56,8 @@ class Manual:
         folder = self.folder(task)
         answer = folder / "answer.py"
         self._asked[folder.name] = request
-        write_at_once(folder / "prompt.md", self.prompt(request, answer))
+        asked = self.prompt(request)
+        write_at_once(folder / "prompt.md", self.page(asked, request, answer))
         self.place.say(f"waiting for {answer} (see prompt.md beside it)")
         last = answers_of(request, self.name)[-1:]
         move = Move.REPAIR if last else Move.FRESH
@@ -66,7 +67,10 @@ class Manual:
                 self._seen[folder.name] = source
                 write_at_once(folder / "verdict.md", TAKEN)
                 parent = last[0].candidate.digest if last else ""
-                made = Candidate(source=source, task=task.identity, proposer=self.name, parent=parent, note=str(answer))
+                made = Candidate(
+                    source=source, task=task.identity, proposer=self.name, parent=parent, prompt=asked.digest,
+                    note=str(answer),
+                )  # fmt: skip
                 return Offer((Proposal(made, move),))
             time.sleep(POLL_S)
         return Offer(over="stopped")
@@ -80,14 +84,18 @@ class Manual:
             text = f"# {outcome(trial)}\n\n{said(told.answers[-1], told)}".rstrip() + "\n"
             write_at_once(folder / "verdict.md", text)
 
-    def prompt(self, request: ProposalRequest, answer: Path) -> str:
-        """What is wanted, and where it goes."""
+    def prompt(self, request: ProposalRequest) -> Prompt:
+        """What a language model would be told."""
         told = brief(request, self.place.store, self.name)
         if told.answers:
             told = replace(told, move=Move.REPAIR, about=(told.answers[-1].trial.candidate.digest,))
+        return write(told)
+
+    def page(self, asked: Prompt, request: ProposalRequest, answer: Path) -> str:
+        """That, and where the answer goes."""
         snf = self.place.folder / snf_file(request.label)
         where = WHERE.format(answer=answer, snf=snf, chip=request.chip.name if request.chip else "auto")
-        return "\n".join(message["content"] for message in write(told).messages) + where
+        return "\n".join(message["content"] for message in asked.messages) + where
 
     def folder(self, task: Task) -> Path:
         """Where a task's prompt, answer and verdict lie."""

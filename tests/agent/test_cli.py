@@ -84,6 +84,9 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
         (["kb", "rules", "--status", "suported"], "supported"),
         (["kb", "facts", "--gpu", "rtx5071"], "rtx5070"),
         (["kb", "show", "no-such-thing"], "nothing has an id"),
+        (["kb", "why", "liner"], "linear"),
+        (["kb", "why", "linear_residual", "--target", "gpt2-block"], "several of that name"),
+        (["kb", "why", "linear", "--tokens", "0"], "--tokens"),
         (["promote", "no-such-run"], "no run"),
         (["kb", "facts", "--nonsense"], "--nonsense"),
         (["check"], "FILE.py"),
@@ -146,7 +149,7 @@ def test_an_empty_base_says_how_to_fill_it(what: str, capfd: pytest.CaptureFixtu
     assert json_of(capfd) == []
 
 
-@pytest.mark.parametrize("arguments", [["kb", "facts"], ["kb", "rules"], ["doctor"]])
+@pytest.mark.parametrize("arguments", [["kb", "facts"], ["kb", "rules"], ["kb", "why", "attention"], ["doctor"]])
 def test_tables_fit_80_columns(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(arguments) == 0
     lines = capfd.readouterr().out.splitlines()
@@ -161,6 +164,32 @@ def test_facts_and_rules_filter(capfd: pytest.CaptureFixture[str]) -> None:
     assert {r["op"] for r in json_of(capfd)} == {"linear_gelu"}  # type: ignore[attr-defined]
     invoke(["kb", "rules", "--gpu", "h200", "--json"])
     assert "rtx5070" not in {r["chip"] for r in json_of(capfd)}  # type: ignore[attr-defined]
+
+
+def test_why_is_what_a_prompt_says_and_what_it_has_no_room_for(capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["linear_gelu", "--gpu", "h200"]
+    assert invoke(["kb", "why", *asked, "--json"]) == 0
+    whole: Any = json_of(capfd)
+    assert (whole["task"], whole["chip"], whole["tilegym"]) == (
+        "linear_gelu", "h200", "matmul.py: _static_persistent_matmul_kernel"
+    )  # fmt: skip
+    worth = [item["worth"] for item in whole["items"]]
+    assert worth == sorted(worth, reverse=True)
+    for item in whole["items"]:
+        assert item["worth"] == pytest.approx(item["match"] * item["effect"] * item["new"], abs=1e-5)
+    assert invoke(["prompt", "--task", *asked]) == 0
+    said = capfd.readouterr().out.replace("\n", " ")
+    assert sum(not item["told"] for item in whole["items"]) > 0
+    for item in whole["items"]:
+        assert (item["text"] in said) == item["told"], item
+    assert invoke(["kb", "why", *asked, "--tokens", "300", "--json"]) == 0
+    less: Any = json_of(capfd)
+    told, before = (sum(item["told"] for item in one["items"]) for one in (less, whole))
+    assert 3 < told < before
+    assert invoke(["kb", "why", *asked, "--tokens", "300"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert f"{len(worth) - told} in brackets are not told: they do not fit 300 tokens." in text
+    assert "0.72 (linear is in it, on this GPU)" in text
 
 
 def test_mining_says_what_it_looked_at_and_what_became_of_rules(

@@ -12,8 +12,6 @@ from typing import Any, Literal
 import pytest
 
 from knowledge_base import browse, seed
-from knowledge_base.advice import advice
-from knowledge_base.chips import chip
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
 from knowledge_base.records import Candidate, Measurement, Stage, Status, Trial, Verdict
@@ -500,18 +498,6 @@ def test_own_times_are_those_that_were_taken_side_by_side(tmp_path: Path) -> Non
         assert list(own(store.database, newest=1)) == found[-1:]
     assert {(t.axes["TILE"], t.us) for t in found} == {(1, 10.0), (2, 20.0)}
     assert {(t.task, t.chip, t.dtype, t.session, t.ops) for t in found} == {("gelu", "h200", "bf16", "r", ("gelu",))}
-
-
-def test_advice_has_the_rules_that_hold_at_the_tasks_sizes(tmp_path: Path) -> None:
-    with Store.open(str(tmp_path / "kb.db")) as store:
-        wide, narrow, elsewhere = (
-            [b.statement for b in advice(store, everyday("linear", M=8192, N=n, K=768), chip(gpu)).beliefs]
-            for n, gpu in ((3072, "h200"), (2304, "h200"), (3072, "rtx5070"))
-        )
-    recipe = "is faster at TM=128, TN=256, num_worker_warps=8"
-    assert [s for s in wide if recipe in s]
-    assert not [s for s in narrow if recipe in s]
-    assert not [s for s in elsewhere if "h200" in s]
 
 
 def test_what_else_is_mined_changes_no_figure_of_a_rule() -> None:

@@ -169,7 +169,7 @@ class LanguageModel:
         standing = Standing(
             answers=answers,
             best=told.best,
-            example=example[1].candidate.digest if example is not None and example[1].time is not None else "",
+            example=example.trial.candidate.digest if example is not None else "",
             calls=tuple(at.calls.values()),
             kind=request.kind,
         )
