@@ -470,13 +470,14 @@ class Answered(StrEnum):
 
 
 class Move(StrEnum):
-    """What is asked for: a kernel from nothing, or one that goes on from earlier ones."""
+    """What is asked for: a kernel from nothing, one that goes on from earlier ones, or what they taught."""
 
     FRESH = "fresh"
     REPAIR = "repair"  # mends one that was rejected
     IMPROVE = "improve"  # makes one that is right faster
     CROSSOVER = "crossover"  # makes one of two that are right
     TRANSFER = "transfer"  # does as another task's kernel does
+    REFLECT = "reflect"  # says what is faster and what slower, as rules
 
 
 def place_of(task: str, shape: Mapping[str, int]) -> str:
@@ -488,7 +489,8 @@ class LlmCall(Record):
     """One request to a language model, whole, and what came back.
 
     number: within run, task and shape, from 1; a request that is sent again after a failure is another call.
-    question: numbers what was asked, likewise from 1; a request keeps it when it is sent again after a failure.
+    question: numbers what was asked, likewise from 1; a request keeps it when it is sent again after a failure.  0 of
+    what asks for no kernel.
     move, about: what was asked for, and of which candidates (digests).
     request: the body that was sent, its ``messages`` among it.  text: the answer.  said: the endpoint's error.
     Tokens are the endpoint's own count, None where it gave none (``tokens_cached``: of those in, read from its cache).

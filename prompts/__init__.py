@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from .knowledge import worth_telling as worth_telling
     from .prompt import CHARACTERS_A_TOKEN as CHARACTERS_A_TOKEN
     from .prompt import LIMIT_TOKENS as LIMIT_TOKENS
+    from .prompt import MOST_RULES as MOST_RULES
     from .prompt import Prompt as Prompt
     from .prompt import Section as Section
+    from .prompt import axes_seen as axes_seen
+    from .prompt import ops_of as ops_of
     from .prompt import write as write
 else:
     __getattr__, __all__ = exports(
@@ -30,5 +33,14 @@ else:
         examples=["tilegym"],
         feedback=["outcome", "said"],
         knowledge=["TOKENS", "fitting", "worth_telling"],
-        prompt=["CHARACTERS_A_TOKEN", "LIMIT_TOKENS", "Prompt", "Section", "write"],
+        prompt=[
+            "CHARACTERS_A_TOKEN",
+            "LIMIT_TOKENS",
+            "MOST_RULES",
+            "Prompt",
+            "Section",
+            "axes_seen",
+            "ops_of",
+            "write",
+        ],
     )

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kernels_generated.runtime.expr import show as show_size
 from knowledge_base.content import content_key
 from knowledge_base.records import Move, Trial
+from knowledge_base.rules import MOST_CONDITIONS, STRUCTURES, known_as
 from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.printer import show, signature
 from knowledge_base.snf.task import Task
@@ -29,6 +30,7 @@ from .knowledge import TOKENS, fitting, grouped, worth_telling
 
 TEMPLATES = Path(__file__).with_name("templates")
 CHARACTERS_A_TOKEN = 3.5  # of English with code, for the tokenizers in use; endpoints report the true count
+MOST_RULES = 3  # that are asked for at once: a model that may say more says more, not better
 LIMIT_TOKENS = 12_000  # of a prompt: what is longer is read less well, and costs more than it brings
 
 
@@ -75,9 +77,9 @@ class Prompt:
 def write(briefing: Briefing, limit: int = LIMIT_TOKENS, characters_a_token: float = CHARACTERS_A_TOKEN) -> Prompt:
     """The prompt for a briefing, of at most about ``limit`` tokens.
 
-    Where it would be longer, the longest part that can be shortened is, one step, until it fits: findings from the last
+    Where it would be longer, the longest part that can be fastest is, one step, until it fits: findings from the last
     one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task,
-    the last answer and the kernels that the request is about are never shortened.
+    the last answer and the kernels that the request is about are never fastest.
     """
     drafts = [draft for draft in _drafts(briefing, characters_a_token) if draft.text(0)]
     cut = [0] * len(drafts)
@@ -113,26 +115,53 @@ def _drafts(b: Briefing, characters_a_token: float) -> list[_Draft]:
     def droppable(name: str, values: Mapping[str, Any] | None, kept: bool = False) -> _Draft:
         return _Draft(name, "user", lambda n: "" if n or values is None else _fill(name, values), 0 if kept else 1)
 
+    best = _best(b)
+    fastest = _Draft(
+        "best",
+        "user",
+        lambda n: _fill("best", best | ({"source": ""} if n else {})) if best else "",
+        0 if b.best is not None and b.best[0].candidate.digest in b.about else 1,
+    )
+    chip = fixed("chip", "user", chip=b.chip, tensor=list(b.chip.tensor_flops.items()))
+    task = fixed("task", "user", floor_us=b.floor_us, **_task(b.task))
+    if b.move is Move.REFLECT:
+        asked = {"ops": sorted(ops_of(b.task)), "axes": axes_seen(b), "structures": STRUCTURES}
+        return [
+            fixed("reflection", "system", most=MOST_RULES, conditions=MOST_CONDITIONS),
+            chip,
+            task,
+            _knowledge(b, characters_a_token),
+            fastest,
+            _trials(b),
+            fixed("reflect", "user", **asked),
+        ]
     ops = {node.op for node in b.task.graph.nodes}
-    best, example = _best(b), _example(b)
+    example = _example(b)
     return [
         fixed("contract", "system", cutile=version(), example=_text("example.txt"), **_limits(b)),
         fixed("language", "system", functions=functions()),
-        fixed("chip", "user", chip=b.chip, tensor=list(b.chip.tensor_flops.items())),
-        fixed("task", "user", floor_us=b.floor_us, **_task(b.task)),
+        chip,
+        task,
         fixed("axes", "user", ops=ops, rows=any(OPS[op].kind in ("row", "reduction") for op in ops)),
         droppable("gallery", _gallery(b)),
         _knowledge(b, characters_a_token),
         droppable("example", example, kept=b.move is Move.TRANSFER),
-        _Draft(
-            "best",
-            "user",
-            lambda n: _fill("best", best | ({"source": ""} if n else {})) if best else "",
-            0 if b.best is not None and b.best[0].candidate.digest in b.about else 1,
-        ),
+        fastest,
         _trials(b),
         fixed("request", "user", **_request(b)),
     ]
+
+
+def ops_of(task: Task) -> frozenset[str]:
+    """What a rule about the task may name as its op."""
+    return known_as(task.name, (node.op for node in task.graph.nodes))
+
+
+def axes_seen(b: Briefing) -> list[str]:
+    """The names of all axes of the kernels that a model is told of."""
+    trials = [trial for answer in b.answers for trial in (answer.trial, *answer.configurations)]
+    trials += [b.best[0]] if b.best is not None else []
+    return sorted({name for trial in trials for name in trial.configuration})
 
 
 # ---------------------------------------------------------------------------------------------------- what is filled in

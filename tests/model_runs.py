@@ -83,15 +83,17 @@ def go(
     text: str = ADD,
     jobs: int = 1,
     seed: int = 1,
+    reflects: bool = False,
 ) -> RunSummary:
     """The run ``name`` of a target (``text``) in a folder with its own knowledge base.
 
-    What ships is not mined after each of them: that takes seconds.
+    What ships is not mined after each of them: that takes seconds.  reflects: what answers taught is asked for, too.
     """
-    nothing = mock.patch("knowledge_base.rules.rows.shipped", lambda: iter(()))
+    asks = mock.patch("agent.proposers.language_model.model_proposer.REFLECTS", reflects)
+    nothing = mock.patch("knowledge_base.rules.rows.shipped", return_value=())
     options = RunOptions("target", seed=seed, jobs=jobs, rounds=rounds)
     choice = choose("openai", "a-model", {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY}, tokens=tokens)
-    with nothing, Store.open(str(folder / "kb.db")) as store:
+    with asks, nothing, Store.open(str(folder / "kb.db")) as store:
         store.start_run(RunRecord(name, "target", "h200", "cpu", choice.name, "running"))
         where = RunFolder(name, folder)
         try:

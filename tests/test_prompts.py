@@ -394,13 +394,22 @@ GOLDEN: dict[str, tuple[str, str, tuple[Trial, ...]]] = {
             Measurement(kind="modelled", chip="rtx5070", us=310.0, floor_us=208.9),
         )),
     )),
+    "reflect": ("layernorm", "h200", (
+        tried("# a wrong answer's source\n", WRONG, "layernorm"),
+        tried("# a right answer's source\n", RIGHT, "layernorm", measurements=(
+            Measurement(kind="modelled", chip="h200", us=11.2, floor_us=2.62),
+        )),
+    )),
 }  # fmt: skip
 
 
 def golden(prompts: Prompts, name: str) -> str:
     """A prompt as it is read, without what is other people's text: TileGym's source, cuTile's signatures."""
     task, gpu, answers = GOLDEN[name]
-    asked = {"first": {}, "mend": mends(answers[-1]), "improve": mends(answers[-1]) | {"move": Move.IMPROVE}}
+    asked: dict[str, dict[str, Any]] = {
+        "first": {}, "mend": mends(answers[-1]), "improve": mends(answers[-1]) | {"move": Move.IMPROVE},
+        "reflect": {"move": Move.REFLECT},
+    }  # fmt: skip
     made = prompts.of(task, *answers, gpu=gpu, **asked[name])
     parts = []
     for section in made.sections:

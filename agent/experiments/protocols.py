@@ -199,7 +199,7 @@ def _planted(whole: Sequence[Space], seen: Sequence[Space]) -> dict[str, Any]:
     """What becomes of rules that say the contrary of what ``whole`` yields, in a base that has seen ``seen``."""
     told = [rule for rule in mine(whole) if rule.direction in CONTRARY]
     wrong = [rule.model_copy(update={"direction": CONTRARY[rule.direction]}) for rule in told]
-    rules = {key_of(rule): rule for rule in wrong}
+    rules = {key_of(rule.form, rule.direction): rule for rule in wrong}
     with tempfile.TemporaryDirectory() as folder, Store.open(str(Path(folder) / "kb.db")) as store:
         with store.database.write() as connection:
             insert(connection, rules, "planted")

@@ -94,6 +94,7 @@ class TaskWork:
                 self.over = self.ask(proposer)
                 if proposer.learns:
                     self.context.progress.say(f"{self.label}: asked no more: {self.over}")
+                    proposer.reflect(self.request())
         except (RunStopped, EnvironmentLacks) as error:
             if isinstance(error, EnvironmentLacks) and not self.context.stopping.is_set():
                 raise  # otherwise: its judge was ended because the run is
@@ -137,17 +138,21 @@ class TaskWork:
         for _ in range(context.rounds):
             context.check_time()
             self.say(self.done or 0.02, f"proposing ({proposer.name})")
-            request = ProposalRequest(
-                self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind,
-                context.part(self.label),
-            )  # fmt: skip
-            offer = proposer.propose(request)
+            offer = proposer.propose(self.request())
             if offer.over:
                 return offer.over
             if proposer.learns:
                 self.judge_all |= {proposal.candidate.digest for proposal in offer.proposals}
             self.try_all([(proposal.candidate, proposal.move.value) for proposal in offer.proposals])
         return f"{count(context.rounds, 'round')} over"
+
+    def request(self) -> ProposalRequest:
+        """What a proposer may look at now."""
+        context = self.context
+        return ProposalRequest(
+            self.task, context.chip, self.known, tuple(self.tried), self.label, context.timer.kind,
+            context.part(self.label),
+        )  # fmt: skip
 
     def try_all(self, candidates: list[tuple[Candidate, str]]) -> None:
         """Searches and judges candidates, each with the move that it came by; none twice."""

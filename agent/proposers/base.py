@@ -115,3 +115,7 @@ class Proposer(Protocol):
     def hear(self, task: Task, trial: Trial) -> None:
         """Told at once what became of a configuration of one of its candidates; the next request says so, too."""
         ...
+
+    def reflect(self, request: ProposalRequest) -> None:
+        """Told once, after a task's last round, how it went; whoever learns may put what he learned into the base."""
+        ...

@@ -84,6 +84,9 @@ class Manual:
             text = f"# {outcome(trial)}\n\n{said(told.answers[-1], told)}".rstrip() + "\n"
             write_at_once(folder / "verdict.md", text)
 
+    def reflect(self, request: ProposalRequest) -> None:
+        """A person who learned a rule keeps it."""
+
     def prompt(self, request: ProposalRequest) -> Prompt:
         """What a language model would be told."""
         told = brief(request, self.place.store, self.name)

@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .claims import MOST_CONDITIONS as MOST_CONDITIONS
+    from .claims import Claim as Claim
+    from .claims import claim as claim
+    from .claims import read_claim as read_claim
     from .form import RuleForm as RuleForm
     from .form import Scope as Scope
     from .form import form_of as form_of
@@ -24,15 +28,17 @@ if TYPE_CHECKING:
     from .spaces import Space as Space
     from .spaces import Timed as Timed
     from .spaces import in_spaces as in_spaces
+    from .structure import STRUCTURES as STRUCTURES
     from .structure import features as features
 else:
     __getattr__, __all__ = exports(
         __name__,
+        claims=["MOST_CONDITIONS", "Claim", "claim", "read_claim"],
         form=["RuleForm", "Scope", "form_of", "known_as", "read_form"],
         keeping=["SHIPPED", "Change", "Lesson", "insert", "key_of", "learn", "review"],
         mined=["Mined"],
         mining=["mine"],
         rows=["own", "shipped"],
         spaces=["Space", "Timed", "in_spaces"],
-        structure=["features"],
+        structure=["STRUCTURES", "features"],
     )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from knowledge_base.content import content_key
 
-from .form import form_of
-from .mined import Mined, ShapeEvidence
+from .form import RuleForm, form_of
+from .mined import Direction, Mined, ShapeEvidence
 from .wording import statement
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def review(database: Database, some: Sequence[Space], source: str) -> list[Chang
 
     with database.read() as connection:
         known = stored(connection)
-    found = {key_of(rule): rule for rule in mine(some)}
+    found = {key_of(rule.form, rule.direction): rule for rule in mine(some)}
     looked = {key: _looked(row, some) for key, row in known.items() if key not in found}
     changes: list[Change] = []
     with database.write() as connection:
@@ -111,9 +111,9 @@ def review(database: Database, some: Sequence[Space], source: str) -> list[Chang
     return changes
 
 
-def key_of(rule: Mined) -> str:
-    """A rule's key: of what it says, whatever the figures."""
-    return content_key("rule", statement(rule.form, rule.direction), rule.form.document())
+def key_of(form: RuleForm, direction: Direction) -> str:
+    """A rule's key: of what it says, whatever the figures, and whoever said it."""
+    return content_key("rule", statement(form, direction), form.document())
 
 
 def insert(connection: Connection, rules: Mapping[str, Mined], source: str) -> None:

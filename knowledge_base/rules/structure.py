@@ -20,7 +20,7 @@ _STRUCTURES = {"persistent": PERSISTENT, "paired_rows": "paired rows", "split": 
 # And axes that say yes or no, or by a number in which order an attention kernel walks over its rows.
 _YES_OR_NO = {"PERSISTENT": PERSISTENT, "TMA_LOAD": "TMA loads", "TMA_STORE": "TMA stores"}
 _ORDERS = {0: "longest rows of all heads first", 1: "head by head, longest first", 2: "head by head, shortest first"}
-STRUCTURES = (*_STRUCTURES.values(), *_YES_OR_NO.values(), BOUNDS, APPROXIMATE, NO_TMA)
+STRUCTURES = tuple(dict.fromkeys((*_STRUCTURES.values(), *_YES_OR_NO.values(), BOUNDS, APPROXIMATE, NO_TMA)))
 
 
 def features(axes: Mapping[str, Any], source: str = "") -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _plant_mined(connection: Connection) -> None:
 
     from knowledge_base.tables import EVIDENCE, RULES
 
-    wanted = {key_of(rule): rule for rule in mined()}
+    wanted = {key_of(rule.form, rule.direction): rule for rule in mined()}
     shipped = select(RULES.c.key, RULES.c.history).where(RULES.c.source == SHIPPED)
     left = [key for key, history in connection.execute(shipped) if key not in wanted and len(history) <= 1]
     connection.execute(EVIDENCE.delete().where(EVIDENCE.c.rule.in_(left)))

@@ -372,12 +372,13 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
         out, err = second.communicate(timeout=60)
         assert second.returncode == 0, err
     document = json.loads(out)
-    assert document["asked"]["outcomes"] == {"sent": 2, "answered": 2}  # those that were left are not forgotten
+    # Those that were left are not forgotten; the last one asks what the answers taught.
+    assert document["asked"]["outcomes"] == {"sent": 2, "answered": 3}
     most = [a.body["max_tokens"] + len(a.prompt) for a in server.asked[:2]]
     assert document["asked"]["charged_tokens"] > sum(most)
     with sqlite3.connect(tmp_path / "runs" / "knowledge.db") as connection:
         numbers = connection.execute("SELECT number, status FROM llm_calls ORDER BY number").fetchall()
-    assert numbers == [(1, "sent"), (2, "sent"), (3, "answered"), (4, "answered")]
+    assert numbers == [(1, "sent"), (2, "sent"), (3, "answered"), (4, "answered"), (5, "answered")]
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ def alone(patch: pytest.MonkeyPatch) -> None:
     no_model(patch)
     patch.setattr(model_proposer, "FIRST_WAIT_S", 0.01)
     patch.setattr(model_proposer, "IN_A_ROUND", 1)
+    patch.setattr(model_proposer, "REFLECTS", False)
     patch.setattr(task_work, "LIMIT", 2)
 
 

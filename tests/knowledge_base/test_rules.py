@@ -455,7 +455,7 @@ def test_a_rule_that_left_the_seed_goes_unless_more_was_found_out_about_it(tmp_p
         for op in ("a", "b")
     ]
     with Store.open(path) as store, store.database.write() as connection:
-        insert(connection, {key_of(rule): rule for rule in rules}, seed.SHIPPED)
+        insert(connection, {key_of(rule.form, rule.direction): rule for rule in rules}, seed.SHIPPED)
         connection.exec_driver_sql("""UPDATE rules SET history = '[{"a": 1}, {"b": 2}]' WHERE op = 'b'""")
         connection.exec_driver_sql("UPDATE meta SET value = 'an older seed' WHERE name = 'seed'")
     with Store.open(path) as store:

@@ -41,6 +41,7 @@ PARAGRAPHS = 8  # of prose behind a file that stands in no block
 TOO_LONG = f"The file in your last answer has more than {LONGEST} characters. Write a short one."
 NOTHING = "Your last answer holds no Python file."
 NO_LAUNCH = "The Python in your last answer defines no function launch."
+NO_RULES = "The answer holds no JSON object with rules."
 NO_BASE = "Your last answer holds changes, but you were shown no file that it changes."
 
 
@@ -86,6 +87,18 @@ def source_of(text: str, base: str = "") -> tuple[str, str]:
     return (files[-1].strip("\n") + "\n", "") if len(files[-1]) <= LONGEST else ("", TOO_LONG)
 
 
+def rules_in(text: str) -> tuple[list[Any], str]:
+    """(what stands in the answer's list ``rules``, ""), or ([], what is wrong with the answer)."""
+    text = _said(text)
+    parts = [block.text for block in _blocks(text)] or [text]
+    for part in reversed(parts):
+        begin = _OBJECT.search(part)
+        found = _object(part[begin.start() :]) if begin is not None else None
+        if isinstance(found, dict) and isinstance(found.get("rules"), list):
+            return found["rules"], ""
+    return [], NO_RULES
+
+
 def is_whole(text: str) -> bool:
     """Whether an answer that broke off holds a whole file all the same: in a block that ended, and Python."""
     return any(block.closed and block.is_file and is_python(block.text) for block in _blocks(_said(text)))
@@ -118,16 +131,21 @@ def _in_json(parts: list[_Block]) -> Iterator[str]:
         begin = _OBJECT.search(part)
         if begin is None or "def launch" not in part:
             continue
-        try:
-            found = json.loads(part, strict=False)
-        except (ValueError, RecursionError):
-            if len(part) > REPAIRED:
-                continue
-            try:
-                found = json_repair.loads(part[begin.start() :])
-            except (ValueError, RecursionError):
-                continue
+        found = _object(part[begin.start() :])
         yield from (value for value in _strings(found, 3) if _LAUNCH.search(value))
+
+
+def _object(text: str) -> Any:
+    """The JSON that a text begins with, mended if it is broken and short; None where there is none."""
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        if len(text) > REPAIRED:
+            return None
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:

@@ -16,15 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agent.console import count
 from agent.files import write_at_once
 from agent.proposers.access import Access
 from agent.proposers.base import Offer, Proposal, ProposalRequest, Workplace, snf_file
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
-from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Trial, place_of
+from knowledge_base.errors import UserError
+from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Move, Trial, place_of
+from knowledge_base.rules import Claim, claim, read_claim
 from knowledge_base.snf.task import Task
-from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, Briefing, outcome, write
+from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, MOST_RULES, Briefing, axes_seen, ops_of, outcome, write
 
-from .answers import answered, is_python, source_of
+from .answers import answered, is_python, rules_in, source_of
 from .budget import LEAST_TOKENS, Allowance, Budget, Reservation
 from .endpoint import Endpoint
 from .policy import Headway, Standing, Step, experience, pays, plan
@@ -35,6 +38,7 @@ from .reply import Reply
 IN_A_ROUND = 2  # requests of a task at once
 ATTEMPTS = 5  # sendings of one request to an endpoint that fails
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 120.0
+REFLECTS = True  # whether a model is asked what its answers taught
 AT_ONCE = 8  # requests under way, of all tasks
 
 PROBLEMS = {
@@ -151,6 +155,28 @@ class LanguageModel:
         if call is None or digest not in at.before or call.paid:
             return
         self._keep(at, call.fuller(paid=pays(call.move, trial, at.before[digest])))
+
+    def reflect(self, request: ProposalRequest) -> None:
+        """Asks once what the task's answers taught.  Rules that the model states enter the base as hypothesised."""
+        task = request.task
+        at, place = self._at(task, task.sizes), place_of(task.identity, task.sizes)
+        said = any(call.move is Move.REFLECT and answered(call) for call in at.calls.values())
+        if not REFLECTS or said or not answers_of(request, self.name) or not self._goes_on():
+            return
+        if self._replay is not None and not self._replay.reflects(place):
+            return
+        if self._budget.used_up(place, request.part):
+            return
+        told = brief(request, self.place.store, self.name)
+        call, _ = self._answer(request, Step(0, Move.REFLECT), told)
+        if call is None:
+            return
+        claims, problems = _claims(call.text, told)
+        new = claim(self.place.store.database, claims, f"{call.model}, call {call.number} of run {call.run}")
+        self._keep(at, call.fuller(problem="; ".join(problems)))
+        known = f", {len(claims) - len(new)} known already" if len(claims) > len(new) else ""
+        refused = f"; not kept: {'; '.join(problems)}" if problems else ""
+        self.place.say(f"{request.label}: it claims {count(len(new), 'new rule')}{known}{refused}")
 
     # ------------------------------------------------------------------------------------------------ a round
 
@@ -323,6 +349,19 @@ def _read(call: LlmCall, base: str) -> tuple[str, str]:
     if call.status is Answered.TRUNCATED and not is_python(source):
         source = ""
     return source, "" if source else PROBLEMS.get(call.status, problem)
+
+
+def _claims(text: str, told: Briefing) -> tuple[list[Claim], list[str]]:
+    """The rules that an answer claims, and what is wrong with those that are none."""
+    found, problem = rules_in(text)
+    claims, problems = [], [problem] if problem else []
+    for said in found[:MOST_RULES]:
+        try:
+            ops, dtype = ops_of(told.task), told.task.outputs[0].dtype
+            claims.append(read_claim(said, ops, told.chip.name, dtype, axes_seen(told)))
+        except UserError as error:
+            problems.append(error.what)
+    return claims, problems
 
 
 def _spent(call: LlmCall) -> str:

@@ -44,12 +44,17 @@ class Recording(Record):
 
     @property
     def answers(self) -> dict[str, list[LlmCall]]:
-        """By place, the calls in which the model had its say, by the number of their question."""
+        """By place, the calls for kernels in which the model had its say, by the number of their question."""
         found: dict[str, dict[int, LlmCall]] = {}
         for call in self.calls:
-            if answered(call):
+            if answered(call) and call.move is not Move.REFLECT:
                 found.setdefault(call.place, {})[call.question] = call
         return {place: [calls[question] for question in sorted(calls)] for place, calls in found.items()}
+
+    @property
+    def reflections(self) -> dict[str, LlmCall]:
+        """By place, the last call in which the model said what it had learned."""
+        return {call.place: call for call in self.calls if answered(call) and call.move is Move.REFLECT}
 
     @property
     def model(self) -> str:
@@ -116,6 +121,11 @@ class Replay:
 
     def __init__(self, recording: Recording) -> None:
         self._answers = recording.answers
+        self._reflections = recording.reflections
+
+    def reflects(self, place: str) -> bool:
+        """Whether the model said what it had learned there."""
+        return place in self._reflections
 
     def steps(self, place: str, planned: Sequence[Step], kernels: set[str]) -> list[Step]:
         """The steps of a task's round that there is an answer to, as they were recorded.
@@ -135,7 +145,8 @@ class Replay:
 
     def ask(self, call: LlmCall) -> Reply:
         """The answer to a question that there is one for, with its tokens as they were counted then."""
-        then = self._answers[call.place][call.question - 1]
+        reflects = call.move is Move.REFLECT
+        then = self._reflections[call.place] if reflects else self._answers[call.place][call.question - 1]
         return Reply(
             then.status, then.text.replace("\0", ""), clean(then.finish), then.said, then.tokens_in, then.tokens_out,
             then.tokens_cached, then=then,

@@ -47,3 +47,6 @@ class Synthesizer:
 
     def hear(self, task: Task, trial: Trial) -> None:
         """It learns nothing."""
+
+    def reflect(self, request: ProposalRequest) -> None:
+        """Nothing, nor does it here."""
