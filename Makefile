@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: help run test errors attack replay check setup setup-test bench clean
+.PHONY: help run test errors attack replay pins check setup setup-test bench clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ attack: $(VENV)/.installed-test  ## every cheat is rejected, every honest kernel
 
 replay: $(VENV)/.installed-test  ## the recording that ships, replayed whole and held to what it should say (a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m replay tests/agent/test_recording.py $(ARGS)
+
+pins: $(VENV)/.installed-test  ## constraints.txt also resolves with PyTorch's CUDA build (asks the package registry)
+	$(BIN)/python -m pytest -q -m pins tests/test_packaging.py $(ARGS)
 
 check: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -35,6 +35,7 @@ def test_the_project_can_not_be_uploaded_by_accident() -> None:
     assert "Private :: Do Not Upload" in PROJECT["classifiers"]
 
 
+@pytest.mark.pins
 def test_the_pins_also_resolve_with_the_cuda_build_of_torch() -> None:
     probe = pip("index", "versions", "nvidia-cuda-tileiras", timeout=120)
     if probe.returncode != 0:

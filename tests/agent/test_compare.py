@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from agent.cli import invoke
+from agent.models.sources import given
+from agent.models.versus import versus
+from knowledge_base.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes import below, gone
@@ -147,7 +150,10 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
+IN_A_PROCESS = ("an exit", "input", "no tensors", "a script")  # what only the process that has the model sees
+
+
+@pytest.mark.parametrize("what", IN_A_PROCESS)
 def test_what_is_wrong_with_a_file_is_said_with_its_line(what: str, capfd: pytest.CaptureFixture[str]) -> None:
     text, said = WRONG[what]
     assert invoke(["compare", written(text)]) == 2
@@ -156,14 +162,36 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(what: str, capfd: pytes
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("what", [what for what in WRONG if what not in IN_A_PROCESS])
+def test_a_file_that_gives_no_model_is_refused_with_its_line(what: str) -> None:
+    """By what that process does, in this one: another would load torch for it."""
+    text, said = WRONG[what]
+    with pytest.raises(UserError) as caught:
+        versus(given(written(text), "cpu", None, {}), "cpu", "h200", "none", lambda _: None)
+    assert said in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "said"),
+    [
+        ("gone.py", {}, "there is no file gone.py"),
+        (".", {}, "has no config.json"),
+        ("notes.txt", {}, "is a file, and no Python"),
+        ("mine.py", {"B": 1}, "mine.py has an example of its own"),
+    ],
+)
+def test_what_is_no_model_is_refused(name: str, sizes: dict[str, int], said: str) -> None:
+    written(MLP)
+    written("no model", "notes.txt")
+    with pytest.raises(UserError) as caught:
+        given(name, "cpu", None, sizes)
+    assert said in caught.value.what
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gone.py"], "there is no file gone.py"),
         (["gpt22"], "Did you mean gpt2"),
-        (["."], "has no config.json"),
-        (["notes.txt"], "is a file, and no Python"),
-        (["mine.py", "--shape", "B=1"], "mine.py has an example of its own"),
         (["mine.py", "--dtype", "f8"], "There are bf16, f16, f32"),
         (["mine.py", "--mode", "fast"], "There are default, reduce-overhead"),
         (["mine.py", "--gpu", "h300"], "h300"),
@@ -172,7 +200,6 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(what: str, capfd: pytes
 )
 def test_wrong_words(arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
     written(MLP)
-    written("no model", "notes.txt")
     assert invoke(["compare", *arguments]) == 2
     assert said in capfd.readouterr().err
 
