@@ -16,6 +16,7 @@ noise, and for a space of which only a part was timed the choice of that part.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from .spaces import MISSING, Space
 
 NOISE = 0.002  # of a time, where no configuration was timed in two sessions: the least that was seen between processes
 RESAMPLES = 300
+DRAWN = 32 * RESAMPLES
 MOST_PAIRS = 512  # of a space that are looked at: so many tell where the median is
 FEW_PAIRS = 8  # where not all configurations were timed, fewer say nothing
 NEAR = 16  # configurations that may turn out the fastest
@@ -40,12 +42,9 @@ class Draws:
     Where it begins depends on what the bootstrap is ``about``, so that nothing else that is mined changes it.
     """
 
-    _ROWS = 32 * RESAMPLES
-
     def __init__(self, seed: int) -> None:
         self._seed, self.rng = seed, np.random.default_rng(seed)
-        self._normal = self.rng.standard_normal((self._ROWS, 2 * NEAR))
-        self._absent = self.rng.random((self._ROWS, NEAR)) < math.exp(-1)  # of a resample of as many
+        self._normal, self._absent = _drawn(seed)
 
     def about(self, *what: object) -> np.random.Generator:
         """Numbers for this from now on; returned, and in ``rng``."""
@@ -54,7 +53,7 @@ class Draws:
         return self.rng
 
     def _rows(self) -> slice:
-        start = int(self.rng.integers(0, self._ROWS - RESAMPLES))
+        start = int(self.rng.integers(0, DRAWN - RESAMPLES))
         return slice(start, start + RESAMPLES)
 
     def best_over_best(self, having: np.ndarray, others: np.ndarray, whole: bool, noise: float) -> np.ndarray:
@@ -71,6 +70,13 @@ class Draws:
             absent[absent.all(1)] = False
             a[absent], b[absent] = np.inf, np.inf
         return a.min(1) - b.min(1)
+
+
+@functools.lru_cache(maxsize=2)
+def _drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """DRAWN rows: of standard normal numbers, and of who is absent from a resample of as many."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((DRAWN, 2 * NEAR)), rng.random((DRAWN, NEAR)) < math.exp(-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,6 +105,7 @@ class Space:
         return rows
 
 
+@functools.lru_cache(maxsize=1024)
 def ops_in(name: str) -> tuple[str, ...]:
     """The ops that a task's name tells of: ``linear_silu_mul_c0ad0d`` linear, silu and mul."""
     return tuple(word for word in dict.fromkeys(re.split(r"[^A-Za-z0-9]+", name)) if word in OPS)
