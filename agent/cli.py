@@ -411,7 +411,7 @@ def why(
     target: Target = "",
     shape: Shape = None,
     gpu: Gpu = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="That a prompt has for what is known.")] = 1500,
+    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Else as many as a prompt has for it.")] = None,
     db: Db = None,
     as_json: Json = False,
 ) -> int:

@@ -31,7 +31,7 @@ from knowledge_base.snf import everyday
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.task import Task
 from knowledge_base.store import RunRecord, Store
-from knowledge_base.tables import ATTEMPTS, CANDIDATES, TRIALS, WINNERS
+from knowledge_base.tables import ATTEMPTS, TRIALS, WINNERS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = 2000  # candidates, of all tasks; each has many configurations
@@ -82,10 +82,6 @@ def filled(file: Path, evaluations: int) -> None:
             store.record(made[:1], run=run, move="search")
             with store.database.write() as connection:
                 (head,) = connection.execute(TRIALS.select().where(TRIALS.c.key == made[0].key)).mappings()
-                (key,) = connection.execute(
-                    CANDIDATES.select().where(CANDIDATES.c.digest == candidate.digest)
-                ).scalars()
-                assert head["candidate"] == key
                 rows = list(_rows(dict(head), made, number, each, rng))
                 connection.execute(TRIALS.insert(), rows)
                 tried = [{"run_id": run, "trial": r["key"], "move": "search", "reused": False} for r in rows[:200]]

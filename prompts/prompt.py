@@ -77,9 +77,9 @@ class Prompt:
 def write(briefing: Briefing, limit: int = LIMIT_TOKENS, characters_a_token: float = CHARACTERS_A_TOKEN) -> Prompt:
     """The prompt for a briefing, of at most about ``limit`` tokens.
 
-    Where it would be longer, the longest part that can be fastest is, one step, until it fits: findings from the last
-    one, answers from the oldest one (first their sources), examples as a whole.  The contract, the language, the task,
-    the last answer and the kernels that the request is about are never fastest.
+    Where it would be longer, the longest part that can be shortened is, one step, until it fits: what is known from
+    what is worth least, answers from the oldest one (first their sources), examples as a whole.  The contract, the
+    language, the task, the last answer and the kernels that the request is about are never shortened.
     """
     drafts = [draft for draft in _drafts(briefing, characters_a_token) if draft.text(0)]
     cut = [0] * len(drafts)
@@ -136,7 +136,6 @@ def _drafts(b: Briefing, characters_a_token: float) -> list[_Draft]:
             fixed("reflect", "user", **asked),
         ]
     ops = {node.op for node in b.task.graph.nodes}
-    example = _example(b)
     return [
         fixed("contract", "system", cutile=version(), example=_text("example.txt"), **_limits(b)),
         fixed("language", "system", functions=functions()),
@@ -145,7 +144,7 @@ def _drafts(b: Briefing, characters_a_token: float) -> list[_Draft]:
         fixed("axes", "user", ops=ops, rows=any(OPS[op].kind in ("row", "reduction") for op in ops)),
         droppable("gallery", _gallery(b)),
         _knowledge(b, characters_a_token),
-        droppable("example", example, kept=b.move is Move.TRANSFER),
+        droppable("example", _example(b), kept=b.move is Move.TRANSFER),
         fastest,
         _trials(b),
         fixed("request", "user", **_request(b)),

@@ -8,7 +8,7 @@ from typing import Any
 from agent.console import console, emit, table, us
 from knowledge_base.advice import Example, Fact, Item, Mistake, advice
 from knowledge_base.errors import EXIT_DONE
-from prompts import CHARACTERS_A_TOKEN, fitting, tilegym, worth_telling
+from prompts import CHARACTERS_A_TOKEN, TOKENS, fitting, tilegym, worth_telling
 
 from .hardware import chip_for
 from .kb import reading
@@ -16,28 +16,41 @@ from .prompt_command import task_of
 
 
 def why(
-    task_name: str, target: str, shape: Mapping[str, int], gpu: str | None, tokens: int, db: str | None, as_json: bool
+    task_name: str,
+    target: str,
+    shape: Mapping[str, int],
+    gpu: str | None,
+    tokens: int | None,
+    db: str | None,
+    as_json: bool,
 ) -> int:
-    """Prints what is known of a task, what is worth most first.  Raises UserError where several could be meant."""
+    """Prints what is known of a task, what is worth most first.  Raises UserError where several could be meant.
+
+    tokens: that there is room for; None: as many as a prompt has.
+    """
+    from rich.markup import escape
+
+    room = TOKENS if tokens is None else tokens
     chip = chip_for(gpu)
     task = task_of(target, task_name, shape)
     with reading(db) as store:
         known = advice(store, task, chip)
     said = worth_telling(known, chip)
-    fit = fitting(said, tokens, CHARACTERS_A_TOKEN)
+    fit = fitting(said, room, CHARACTERS_A_TOKEN)
     gallery = tilegym(task)
+    example = _example(known.example) if known.example is not None else None
     if as_json:
         document = {
             "task": task.name,
             "identity": task.identity,
             "shape": task.sizes,
             "chip": chip.name,
-            "tokens": tokens,
+            "tokens": room,
             "items": [
                 {"told": i < fit, "text": line.text, "heading": line.heading} | _document(line.item)
                 for i, line in enumerate(said)
             ],
-            "example": _example(known.example) if known.example is not None else None,
+            "example": example,
             "tilegym": gallery[0] if gallery is not None else None,
         }
         emit(document)
@@ -51,20 +64,16 @@ def why(
             rows.add_section()
         item = line.item
         kind = _kind(item) if i < fit else f"({_kind(item)})"
-        rows.add_row(
-            f"{item.worth:.3f}", kind, item.key[:8], _plain(f"{line.text}\n") + f"[dim]{_plain(_why(item))}[/dim]"
-        )
+        told = f"{escape(line.text)}\n[dim]{escape(_why(item))}[/dim]"
+        rows.add_row(f"{item.worth:.3f}", kind, item.key[:8], told)
     out.print(rows)
     out.print("worth = how much of its scope this is × what heeding it changes × what of it is new", style="dim")
     if fit < len(said):
-        out.print(f"{len(said) - fit} in brackets are not told: they do not fit {tokens} tokens.")
-    if known.example is not None:
-        e = _example(known.example)
-        out.print(
-            f"Example: the fastest kernel of {e['task']} ({us(e['us'], e['kind'])} µs, kernel {e['kernel'][:8]}); "
-            f"{e['common']:.0%} of the ops are common.",
-            markup=False,
-        )
+        out.print(f"{len(said) - fit} in brackets are not told: they do not fit {room} tokens.")
+    if example is not None:
+        time, kernel = us(example["us"], example["kind"]), example["kernel"][:8]
+        of = f"Example: the fastest kernel of {example['task']} ({time} µs, kernel {kernel})"
+        out.print(f"{of}; {example['common']:.0%} of the ops are common.", markup=False)
     if gallery is not None:
         out.print(f"Example: TileGym's {gallery[0]}", markup=False)
     return EXIT_DONE
@@ -90,9 +99,3 @@ def _example(example: Example) -> dict[str, Any]:
     return {"task": example.task, "common": round(example.common, 4)} | {
         name: trial[name] for name in ("trial", "kernel", "configuration", "shape", "chip", "kind", "us", "floor_us")
     }
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from knowledge_base.errors import UserError, nearest
-from knowledge_base.records import Record, Said
+from knowledge_base.records import Record, Said, clean
 
 from .form import RuleForm, read_form
 from .keeping import Change, key_of
@@ -95,9 +95,9 @@ def _condition(name: str, value: Any, axes: Collection[str]) -> dict[str, Any]:
     if name not in axes:
         known = [*axes, *STRUCTURES]
         raise UserError(f"there is no {_short(name)} among {', '.join(nearest(name, known) or known)}")
-    if not isinstance(value, int | float | str) or value != value or value in (math.inf, -math.inf):
+    if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"{name} is a number or a text, not {_short(value)}")
-    return {"axis": name, "value": value}
+    return {"axis": name, "value": clean(value) if isinstance(value, str) else value}
 
 
 def _short(value: Any) -> str:

@@ -63,7 +63,8 @@ def judged(some: Sequence[Space], form: RuleForm, seed: int = 0) -> Mined | None
     here = [space for space in some if form.scope.holds(space.ops, space.chip, space.dtype, space.sizes)]
     if not here:
         return None
-    draws, conditions = Draws(seed), tuple((condition.feature, condition.value) for condition in form.when)
+    draws = Draws(seed)
+    conditions = tuple((condition.feature, condition.value) for condition in form.when)
     shapes = _shapes(here, conditions, noise_of(here), draws)
     direction = _agreed(_counted(shapes.values()))
     return _claim(form, direction, shapes, draws).mined(draws.about(form, "pairs")) if direction else None

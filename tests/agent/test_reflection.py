@@ -168,6 +168,15 @@ def test_what_is_no_rule_is_refused_and_says_why(changes: dict[str, Any], says: 
         read(**changes)
 
 
+def test_what_no_text_can_hold_is_left_out_of_a_rule_and_of_what_is_said(tmp_path: Path) -> None:
+    """Halves of characters, which JSON can spell and a database can not hold, and escapes that a terminal obeys."""
+    rules = [WIDE | {"when": {"TN": "a\ud800\x1b[2J"}}, {"a\ud800\x1b": 1}]
+    _, _, lines = ran(tmp_path, json.dumps({"rules": rules}))
+    assert [rule["statement"] for rule in claimed(tmp_path)] == ["add in bf16 on h200 is faster at TN=a  [2J"]
+    assert calls(tmp_path)[-1].problem == "a rule has no a  "
+    assert all(line.isprintable() for line in lines)
+
+
 @pytest.mark.parametrize("said", [None, 1, "a rule", ["op"], {}])
 def test_what_is_no_object_is_refused(said: Any) -> None:
     with pytest.raises(UserError):

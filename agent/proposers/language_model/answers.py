@@ -92,8 +92,7 @@ def rules_in(text: str) -> tuple[list[Any], str]:
     text = _said(text)
     parts = [block.text for block in _blocks(text)] or [text]
     for part in reversed(parts):
-        begin = _OBJECT.search(part)
-        found = _object(part[begin.start() :]) if begin is not None else None
+        found = _object(part)
         if isinstance(found, dict) and isinstance(found.get("rules"), list):
             return found["rules"], ""
     return [], NO_RULES
@@ -128,22 +127,23 @@ def _blocks(text: str) -> list[_Block]:
 def _in_json(parts: list[_Block]) -> Iterator[str]:
     """The file in an object's field, whatever the field is called; the object may be broken, as local models' are."""
     for part in (block.text for block in parts):
-        begin = _OBJECT.search(part)
-        if begin is None or "def launch" not in part:
+        if "def launch" not in part:
             continue
-        found = _object(part[begin.start() :])
-        yield from (value for value in _strings(found, 3) if _LAUNCH.search(value))
+        yield from (value for value in _strings(_object(part), 3) if _LAUNCH.search(value))
 
 
 def _object(text: str) -> Any:
-    """The JSON that a text begins with, mended if it is broken and short; None where there is none."""
+    """The JSON that a text is, or what is mended of its first object if the text is short; None where there is none."""
+    begin = _OBJECT.search(text)
+    if begin is None:
+        return None
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
         if len(text) > REPAIRED:
             return None
     try:
-        return json_repair.loads(text)
+        return json_repair.loads(text[begin.start() :])
     except (ValueError, RecursionError):
         return None
 

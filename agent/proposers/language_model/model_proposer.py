@@ -22,7 +22,7 @@ from agent.proposers.access import Access
 from agent.proposers.base import Offer, Proposal, ProposalRequest, Workplace, snf_file
 from agent.proposers.briefs import MAX_TOKENS, answers_of, brief, request_body
 from knowledge_base.errors import UserError
-from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Move, Trial, place_of
+from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Move, Trial, clean, place_of
 from knowledge_base.rules import Claim, claim, read_claim
 from knowledge_base.snf.task import Task
 from prompts import CHARACTERS_A_TOKEN, LIMIT_TOKENS, MOST_RULES, Briefing, axes_seen, ops_of, outcome, write
@@ -355,12 +355,12 @@ def _claims(text: str, told: Briefing) -> tuple[list[Claim], list[str]]:
     """The rules that an answer claims, and what is wrong with those that are none."""
     found, problem = rules_in(text)
     claims, problems = [], [problem] if problem else []
+    ops, dtype, axes = ops_of(told.task), told.task.outputs[0].dtype, axes_seen(told)
     for said in found[:MOST_RULES]:
         try:
-            ops, dtype = ops_of(told.task), told.task.outputs[0].dtype
-            claims.append(read_claim(said, ops, told.chip.name, dtype, axes_seen(told)))
+            claims.append(read_claim(said, ops, told.chip.name, dtype, axes))
         except UserError as error:
-            problems.append(error.what)
+            problems.append(clean(error.what))
     return claims, problems
 
 
