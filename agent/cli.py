@@ -423,14 +423,19 @@ def why(
 
 @kb.command()
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The beginning of any id, or a task's name.")],
+    id: Annotated[str, typer.Argument(metavar="ID|NAME", help="The beginning of any id, a task's or a GPU's name.")],
+    gpu: Chip = "",
     db: Db = None,
     as_json: Json = False,
 ) -> int:
-    """Everything about one run, task, kernel, trial, rule, fact or call."""
-    from .commands import kb as command
+    """Everything about one task, chip, kernel, run, trial, rule, fact or call.
 
-    return command.show(id, db, as_json)
+    Of a task: what is fastest on each GPU and what lost to it and why.  Of a kernel: what it was made from, and the
+    changes on the way.  Of a run: its winners and learning curves.
+    """
+    from .commands import show_command
+
+    return show_command.show(id, gpu, db, as_json)
 
 
 def invoke(arguments: list[str]) -> int:

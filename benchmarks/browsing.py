@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,13 @@ from knowledge_base.snf import everyday
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.task import Task
 from knowledge_base.store import RunRecord, Store
-from knowledge_base.tables import ATTEMPTS, TRIALS, WINNERS
+from knowledge_base.tables import ATTEMPTS, TALLIES, TRIALS, WINNERS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = 2000  # candidates, of all tasks; each has many configurations
 RUNS = 200
 LIMITS_MS = {"query": 100, "process": 700}
+COUNTED = ("task", "chip", "shape", "evaluator", "status", "standing")
 STATUSES = ("compiled", "compiled", "compiled", "pruned", "correct", "wrong", "build-error", "compile-error")
 
 
@@ -84,6 +86,14 @@ def filled(file: Path, evaluations: int) -> None:
                 (head,) = connection.execute(TRIALS.select().where(TRIALS.c.key == made[0].key)).mappings()
                 rows = list(_rows(dict(head), made, number, each, rng))
                 connection.execute(TRIALS.insert(), rows)
+                counted = Counter(tuple(row[name] for name in COUNTED) for row in rows)
+                for place, many in counted.items():
+                    values = dict(zip(COUNTED, place, strict=True)) | {"trials": many}
+                    known = TALLIES.c.key == (key := content_key("tally", *place))
+                    if not connection.execute(
+                        TALLIES.update().where(known).values(trials=TALLIES.c.trials + many)
+                    ).rowcount:
+                        connection.execute(TALLIES.insert().values(key=key, **values))
                 tried = [{"run_id": run, "trial": r["key"], "move": "search", "reused": False} for r in rows[:200]]
                 connection.execute(ATTEMPTS.insert(), [t | {"created_at": head["created_at"]} for t in tried])
                 won = [r["key"] for r in rows if r["status"] == "correct"][:2]
@@ -103,6 +113,7 @@ def _rows(
         said = (document[name] for name in ("configuration", "chip", "shape", "evaluator"))
         key = content_key("evaluation", head["task"], made[0].candidate.digest, *said)
         fields = {"key": key, "status": status, "us": us, "created_at": day, "record": document}
+        fields |= {"standing": made[one].standing}
         yield head | fields | {"kind": "modelled" if us is not None else ""}
 
 

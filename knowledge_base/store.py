@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, func, select
 from sqlalchemy.exc import IntegrityError
 
-from knowledge_base.content import content_key, plain
+from knowledge_base.content import canonical, content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
 from knowledge_base.records import COMPILED, PRUNED, Candidate, LlmCall, Move, Status, Trial
@@ -27,7 +28,7 @@ from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task
-from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TASKS, TRIALS, WINNERS, now
+from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TALLIES, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
@@ -183,10 +184,12 @@ class Store:
         with self.database.write() as connection:
             for candidate in {(trial.task, trial.candidate.digest): trial.candidate for trial in trials}.values():
                 _once(connection, CANDIDATES, _candidate_row(candidate, run))
+            tally: Counter[_Counted] = Counter()
             for trial in trials:
-                _record(connection, trial, run)
+                tally.update(_record(connection, trial, run))
                 if run and not trial.pruned:
                     _attempt(connection, trial, run, move, reused)
+            _count(connection, tally)
             for key, content in (artifacts or {}).items():
                 # What is there under this key was damaged if it differs.
                 connection.execute(ARTIFACTS.delete().where(ARTIFACTS.c.key == key, ARTIFACTS.c.content != content))
@@ -244,7 +247,11 @@ class Store:
     def fastest(self, task: str, chip: str) -> Trial | None:
         """The fastest trial of a task (identity) on a chip that is right at every size; a measured one if there is."""
         same = (TRIALS.c.task == task, TRIALS.c.chip == chip, TRIALS.c.status == Status.CORRECT.value)
-        first = _RECORDS.where(*same, TRIALS.c.us.is_not(None)).order_by(TRIALS.c.kind, TRIALS.c.us).limit(_FIRST)
+        first = (
+            _RECORDS.where(*same, TRIALS.c.us.is_not(None))
+            .order_by(TRIALS.c.kind, TRIALS.c.us, TRIALS.c.key)
+            .limit(_FIRST)
+        )
         with self.database.read() as connection:
             return next((trial for trial in _read(connection, first) if trial.general), None)
 
@@ -303,16 +310,18 @@ class Store:
 # ---------------------------------------------------------------------------------------------------- records to rows
 
 
-def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> None:
-    """Stores the row unless one with its key is there."""
+def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> bool:
+    """Stores the row unless one with its key is there; whether it did."""
     if connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
-        return
+        return False
     try:
         with connection.begin_nested():
             connection.execute(table.insert().values(**row))
     except IntegrityError:  # another writer came between (not on SQLite, whose writers take turns), or a key is missing
         if not connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
             raise
+        return False
+    return True
 
 
 def _task_row(task: Task) -> dict[str, Any]:
@@ -338,28 +347,52 @@ def _candidate_row(candidate: Candidate, run: str) -> dict[str, Any]:
     return {**candidate.model_dump(), **known}
 
 
-def _record(connection: Connection, trial: Trial, run: str) -> None:
+_Counted = tuple[str, str, str, str, str, str]  # what tallies count by: task, chip, shape, evaluator, status, standing
+
+
+def _record(connection: Connection, trial: Trial, run: str) -> dict[_Counted, int]:
+    """Stores a trial, or what is new of it; how that changes the tallies."""
     candidate = _candidate_key(trial.task, trial.candidate.digest)
-    mine = _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS)  # SQLite's writers take turns anyway
-    known, mark = next(iter(_rows(connection, mine)), (None, ""))
-    ours = known is None or _ours(known, mark)
+    # To be changed: on SQLite writers take turns anyway.
+    rows = _rows(connection, _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS))
+    known, mark = next(iter(rows), (None, ""))
+    is_new, ours = known is None, known is None or _ours(known, mark)
     if known is not None and trial.verdict is not None and not ours:
         known, ours = _unjudged(known), True  # the verdict of our own evaluator is worth more than a stranger's
     whole = trial if known is None else known.merged(trial)
     if whole == known:
-        return
+        return {}
     found = {
         "status": whole.status,
+        "standing": whole.standing,
         "kind": whole.time.kind if whole.time else "",
         "us": whole.time.us if whole.time else None,
         "record": plain(whole.model_dump(exclude={"candidate"})),
         "seal": _seal(whole) if ours else mark,
     }
-    if known is not None:
-        connection.execute(TRIALS.update().where(TRIALS.c.key == trial.key).values(**found))
-        return
-    fixed = {"task": trial.task, "candidate": candidate, "chip": trial.chip, "evaluator": trial.evaluator}
-    _once(connection, TRIALS, {"key": trial.key, **fixed, **found, "run_id": run, "created_at": now()})
+    shape = canonical(trial.shape)
+    place = (trial.task, trial.chip, shape, trial.evaluator)
+    if not is_new:
+        mine = TRIALS.c.key == trial.key
+        ((status, standing),) = connection.execute(select(TRIALS.c.status, TRIALS.c.standing).where(mine))
+        connection.execute(TRIALS.update().where(mine).values(**found))
+        before, after = (*place, status, standing), (*place, whole.status, whole.standing)
+        return {before: -1, after: 1} if before != after else {}
+    fixed = {"task": trial.task, "candidate": candidate, "chip": trial.chip, "shape": shape}
+    fixed |= {"evaluator": trial.evaluator, "run_id": run, "created_at": now()}
+    new = _once(connection, TRIALS, {"key": trial.key, **fixed, **found})
+    return {(*place, whole.status, whole.standing): 1} if new else {}
+
+
+def _count(connection: Connection, tally: Mapping[_Counted, int]) -> None:
+    """Adds to the tallies, always in the same order, so that two writers wait for each other and never in a circle."""
+    names = ("task", "chip", "shape", "evaluator", "status", "standing")
+    for counted, more in sorted(tally.items()):
+        if more:
+            key = content_key("tally", *counted)
+            _once(connection, TALLIES, {"key": key, **dict(zip(names, counted, strict=True)), "trials": 0})
+            mine = TALLIES.update().where(TALLIES.c.key == key)
+            connection.execute(mine.values(trials=TALLIES.c.trials + more))
 
 
 def _attempt(connection: Connection, trial: Trial, run: str, move: str, reused: bool) -> None:
@@ -413,7 +446,7 @@ def _unjudged(trial: Trial) -> Trial:
 
 def _best(connection: Connection, task: str, chip: Any, limit: int, run: str) -> list[Trial]:
     t = TRIALS.c
-    fastest = (t.kind, t.us)  # "measured" sorts before "modelled"
+    fastest = (t.kind, t.us, t.key)  # "measured" sorts before "modelled"
     place = func.row_number().over(partition_by=t.candidate, order_by=fastest).label("place")
     correct = [t.task == task, chip, t.status == Status.CORRECT.value, t.us.is_not(None)]
     if run:

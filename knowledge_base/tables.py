@@ -116,13 +116,15 @@ class CandidateRow(Table, table=True):
 class TrialRow(Table, table=True):
     """A :class:`knowledge_base.records.Trial`: its key, the record without its candidate, and what is searched by.
 
-    status is the trial's; kind and us are those of the time that counts (empty and NULL where there is none).
-    ``seal`` is that of what the judge wrote (:mod:`knowledge_base.seal`).
+    status and standing are the trial's, shape the canonical JSON of its dimensions; kind and us are those of the time
+    that counts (empty and NULL where there is none).  ``seal`` is that of what the judge wrote
+    (:mod:`knowledge_base.seal`).
     """
 
     __tablename__: ClassVar[str] = "trials"
     __table_args__ = (
         _index("task", "chip", "status", "kind", "us", table="trials"),
+        _index("task", "chip", "shape", "standing", "kind", "us", table="trials"),
         _index("task", "created_at", table="trials"),
         _index("candidate", "chip", "evaluator", table="trials"),
         _index("status", "created_at", table="trials"),
@@ -133,14 +135,34 @@ class TrialRow(Table, table=True):
     task: str = _key_of("tasks")
     candidate: str = _key_of("candidates")
     chip: str = Field(max_length=64)
+    shape: str = _text()
     evaluator: str = Field(max_length=64)
     status: str = Field(max_length=16)
+    standing: str = Field(max_length=16)
     kind: str = Field(default="", max_length=16)
     us: float | None = None
     run_id: str = Field(default="", max_length=96)  # the run that looked first; empty: a command
     created_at: str = Field(max_length=32)
     record: dict[str, Any] = _json()
     seal: str = Field(default="", max_length=64)
+
+
+class TallyRow(Table, table=True):
+    """How many trials of a task there are at a shape on a chip, by evaluator, status and standing.
+
+    Counting a million trials takes longer than anyone waits for a table: the store keeps count as it writes them.
+    """
+
+    __tablename__: ClassVar[str] = "tallies"
+    __table_args__ = (_index("task", table="tallies"),)
+    key: str = _key()
+    task: str = _key_of("tasks")
+    chip: str = Field(max_length=64)
+    shape: str = _text()
+    evaluator: str = Field(max_length=64)
+    status: str = Field(max_length=16)
+    standing: str = Field(max_length=16)
+    trials: int = 0
 
 
 class ArtifactRow(Table, table=True):
@@ -279,10 +301,10 @@ class LlmCallRow(Table, table=True):
     record: dict[str, Any] = _json()
 
 
-RUNS, TASKS, CANDIDATES, TRIALS, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, CALLS, META = (
+RUNS, TASKS, CANDIDATES, TRIALS, TALLIES, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, CALLS, META = (
     METADATA.tables[name]
     for name in (
-        "runs", "tasks", "candidates", "trials", "artifacts", "attempts", "winners", "facts", "rules", "rule_evidence",
-        "llm_calls", "meta",
+        "runs", "tasks", "candidates", "trials", "tallies", "artifacts", "attempts", "winners", "facts", "rules",
+        "rule_evidence", "llm_calls", "meta",
     )
 )  # fmt: skip

@@ -56,7 +56,7 @@ def _time(row: Row) -> str:
     return us(row.get("us"), row.get("kind"))
 
 
-def _run_status(row: Row) -> str:
+def run_status(row: Row) -> str:
     """A run that says it is running, but whose process is gone from this machine, was killed."""
     if row["status"] != "running" or row["host"] != socket.gethostname():
         return str(row["status"])
@@ -74,20 +74,21 @@ def _best(row: Row) -> str:
     return ", ".join(shown[:3]) + (" …" if len(shown) > 3 else "")
 
 
-def _effect(row: Row) -> str:
+def effect(row: Row) -> str:
+    """What a rule's evidence says of times, best against best and of pairs; without any, what its author claims."""
     if row["effect"] is None:
         return ", ".join(f"{k} {v}" for k, v in row["claimed"].items() if k != "direction") or "faster"
-    effect, low, high = (100 * math.expm1(row[name]) for name in ("effect", "effect_low", "effect_high"))
+    found, low, high = (100 * math.expm1(row[name]) for name in ("effect", "effect_low", "effect_high"))
     paired = row["paired"].get("value")
     unchanged = f"; else unchanged {100 * math.expm1(paired):+.1f}%" if paired is not None else ""
-    return f"{effect:+.1f}% time, {low:+.1f} to {high:+.1f}{unchanged}"
+    return f"{found:+.1f}% time, {low:+.1f} to {high:+.1f}{unchanged}"
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
 _BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
-def _figure(value: str, unit: str) -> str:
+def figure(value: str, unit: str) -> str:
     """A fact's value for people: 1965000000 Hz → 1.965 GHz, 233472 B → 228 KiB; text stays as it is."""
     try:
         number = float(value)
@@ -110,7 +111,7 @@ LISTINGS: dict[str, Listing] = {
         ("op", "gpu"),
         (
             ("subject", "left", 8, _field("subject")),
-            ("fact", "left", None, lambda r: f"{r['name']}: {_figure(r['value'], r['unit'])}"),
+            ("fact", "left", None, lambda r: f"{r['name']}: {figure(r['value'], r['unit'])}"),
             ("source", "left", None, _field("source")),
         ),
         "No fact matches.",
@@ -122,7 +123,7 @@ LISTINGS: dict[str, Listing] = {
             ("status", "left", 12, _field("status")),
             ("op", "left", 12, _field("op")),
             ("rows", "right", 4, lambda r: str(r["evidence"])),
-            ("rule", "left", None, lambda r: f"{r['statement']} ({_effect(r)})"),
+            ("rule", "left", None, lambda r: f"{r['statement']} ({effect(r)})"),
         ),
         "No rule matches.",
     ),
@@ -145,7 +146,7 @@ LISTINGS: dict[str, Listing] = {
             ("id", "left", 38, _field("id")),
             ("chip", "left", 8, _field("chip")),
             ("proposer", "left", 11, _field("proposer")),
-            ("status", "left", 11, _run_status),
+            ("status", "left", 11, run_status),
             ("exit", "right", 4, lambda r: "" if r["exit_code"] is None else str(r["exit_code"])),
         ),
         NO_RUN,
@@ -236,11 +237,11 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
         return 0
     if not rows:
         asked = f" (asked for {pairs(given)})" if given else ""
-        console().print(_plain(shown.empty + asked))
+        console().print(plain(shown.empty + asked))
         return 0
     made = table([column[:3] for column in shown.columns])
     for row in rows:
-        made.add_row(*(_plain(column[3](row)) for column in shown.columns))
+        made.add_row(*(plain(column[3](row)) for column in shown.columns))
     out = console()
     out.print(made)
     if any(_time(row).startswith("~") for row in rows) or "best" in rows[0]:
@@ -264,37 +265,11 @@ def mine(db: str | None, as_json: bool) -> int:
         made = table([("id", "left", 8), ("status", "left", 25), ("rule", "left", None)])
         for change in lesson.changes:
             became = f"{change.was} → {change.status}" if change.was else f"new: {change.status}"
-            made.add_row(change.key[:8], became, _plain(f"{change.statement} ({change.why})"))
+            made.add_row(change.key[:8], became, plain(f"{change.statement} ({change.why})"))
         out.print(made)
     else:
         out.print("No rule changed.")
     out.print(", ".join(f"{count} {status}" for status, count in counts.items() if count) + ".")
-    return 0
-
-
-def show(prefix: str, db: str | None, as_json: bool) -> int:
-    """Prints everything about one id."""
-    with reading(db) as store:
-        row = browse.show(store.database, prefix)
-    if as_json:
-        emit(row)
-        return 0
-    out = console()
-    for name, value in row.items():
-        if name == "request":
-            for message in value["messages"]:
-                out.print(f"{message['role']}:", style="bold")
-                out.print(message["content"].rstrip(), markup=False, soft_wrap=True)
-            out.print(f"[bold]request:[/bold] {_plain(pairs({k: v for k, v in value.items() if k != 'messages'}))}")
-        elif name in ("source", "snf", "text"):
-            out.print(f"{name}:", style="bold")
-            out.print(str(value).rstrip(), markup=False, soft_wrap=True)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            out.print(f"{name}:", style="bold")
-            for entry in value:
-                out.print("  " + _entry(entry), markup=False)
-        else:
-            out.print(f"[bold]{name}:[/bold] {_plain(_text(value))}")
     return 0
 
 
@@ -313,17 +288,8 @@ def _check(what: str, given: dict[str, str]) -> None:
         raise UserError(f"--status {given['status']}: no such status of {what}", f"There are {', '.join(near)}.")
 
 
-def _text(value: Any) -> str:
-    return (
-        pairs(value) if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()) else str(value)
-    )
-
-
-def _entry(entry: Row) -> str:
-    return "  ".join(f"{k}={_text(v)[:120]}" for k, v in entry.items() if v not in (None, "", [], {}))
-
-
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """``text`` as rich prints it as it is."""
     from rich.markup import escape
 
     return escape(text)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from evaluator.timing import MODEL
 from evaluator.trace import read_axes
-from knowledge_base.records import UNSURE, Kind, Measurement, Trial
+from knowledge_base.records import STANDINGS, UNSURE, Kind, Measurement, Trial
 
 from .assay import Axes, too_slow
 
@@ -29,12 +29,17 @@ def rank(trials: Iterable[Trial], kind: Kind) -> list[Trial]:
             trial = trial.fuller(verdict=None)
         if time is not None and (trial.verdict is None or trial.correct):
             found.append((weighed(trial, kind), time, trial))
-    found.sort(key=lambda row: row[0])
+    found.sort(key=lambda row: (row[0], in_file(row[2].configuration)))
     settled = next((row for row in found if row[1].processes > 1 and row[2].correct), None)
     if settled is not None and found[0][1].over(settled[1]) >= NOISE:
         found.remove(settled)
         found.insert(0, settled)
     return [trial for _, _, trial in found]
+
+
+def least(trials: Sequence[Trial]) -> Trial | None:
+    """The trial that came furthest, by standing: of equals the same one in whichever order they came."""
+    return min(trials, key=lambda t: (STANDINGS.index(t.standing), in_file(t.configuration)), default=None)
 
 
 def weighed(trial: Trial, kind: Kind) -> float:

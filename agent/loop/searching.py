@@ -55,9 +55,9 @@ Progress = Callable[[int, int, Trial], None]  # configurations decided, configur
 
 @dataclass(frozen=True)
 class SearchResult:
-    """``trials`` best first.  ``total`` configurations exist; ``left_out`` were not looked at, because of the limit or
-    because the time was over.
+    """``trials`` best first, ``decided`` in the order in which their fate was known.
 
+    ``total`` configurations exist; ``left_out`` were not looked at, because of the limit or because the time was over.
     kind: of the times that trials are ranked by.  verdict: why the file as a whole cannot be searched.
     """
 
@@ -70,6 +70,7 @@ class SearchResult:
     left_out: int
     seconds: float
     verdict: Verdict | None = None
+    decided: tuple[Trial, ...] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -123,7 +124,9 @@ def search(
     axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
         refused = begin(candidate, task, chip).fuller(verdict=finished(axes, candidate.source))
-        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
+        return SearchResult(
+            task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict, (refused,)
+        )
     total = math.prod(len(values) for values in axes.values())
     measures = timer.kind == "measured"
     done = looked_at(known, timer.kind)
@@ -161,6 +164,7 @@ def search(
         left_out=total - len(run.trials) - len(took),
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
+        decided=tuple(run.trials),
     )
 
 

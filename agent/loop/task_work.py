@@ -26,7 +26,7 @@ from knowledge_base.store import Store
 
 from .conclude import keep
 from .context import RunContext, RunStopped
-from .ranking import looked_at, rank, searched, span
+from .ranking import least, looked_at, rank, searched, span
 from .searching import search
 from .summary import Effort, TaskResult
 
@@ -198,7 +198,7 @@ class TaskWork:
         for trial in ranked[:1]:
             self.promising.append(trial.configuration)
             self.fastest = min(self.fastest, self.time(trial).us)
-        refused = next((t for t in trials if t.standing in ("failed", "infeasible", "untimed")), None)
+        refused = least([t for t in trials if t.standing in ("failed", "infeasible", "untimed")])
         if not ranked and refused is not None:
             self.hear(refused)
         return ranked
@@ -211,7 +211,7 @@ class TaskWork:
         )
 
     def search(self, candidate: Candidate, before: list[Trial], seconds: float) -> list[Trial]:
-        """What a search finds that goes on from the candidate's trials of ``before``."""
+        """What a search finds that goes on from the candidate's trials of ``before``, in the order of trying."""
         context = self.context
 
         def progress(done: int, expected: int, _: Trial) -> None:
@@ -239,7 +239,7 @@ class TaskWork:
             plans=context.plans,
             progress=progress,
         )
-        return list(found.trials)
+        return list(found.decided)
 
     # ------------------------------------------------------------------------------------------------ judging
 

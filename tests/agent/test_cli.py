@@ -84,6 +84,8 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
         (["kb", "rules", "--status", "suported"], "supported"),
         (["kb", "facts", "--gpu", "rtx5071"], "rtx5070"),
         (["kb", "show", "no-such-thing"], "nothing has an id"),
+        (["kb", "show", "h20"], "h200"),
+        (["kb", "show", "h200", "--gpu", "h2000"], "h200"),
         (["kb", "why", "liner"], "linear"),
         (["kb", "why", "linear_residual", "--target", "gpt2-block"], "several of that name"),
         (["kb", "why", "linear", "--tokens", "0"], "--tokens"),
@@ -412,7 +414,7 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
 # ---------------------------------------------------------------------------------------------------- advice
 
 # A module of agent.commands → the commands that it speaks for, where that is not its name.
-SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",)}
+SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",)}
 OF_OTHERS = ("options", "targets")  # what is wrong with an option that was given; what other commands are given
 
 

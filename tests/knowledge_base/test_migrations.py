@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from knowledge_base import browse
 from knowledge_base.content import content_key
 from knowledge_base.store import _RECORDS, Store, _rows
-from knowledge_base.tables import TRIALS
+from knowledge_base.tables import CANDIDATES, TALLIES, TASKS, TRIALS
 
 TASK, OTHER, SOURCE = "1f" * 32, "2f" * 32, "AXES = {}\n"
 DIGEST = hashlib.sha256(SOURCE.encode()).hexdigest()
@@ -198,6 +199,26 @@ def test_what_was_shown_is_shown_in_the_same_order(store: Store) -> None:
     rule = next(r for r in browse.rules(base) if r["key"] == "u3")
     assert (rule["evidence"], rule["status"], rule["effect"]) == (1, "supported", -0.1)
     assert browse.show(base, "u3")["evidence"][0]["with_trial"] == key(11)
+
+
+def test_trials_are_counted_by_shape_and_standing(store: Store) -> None:
+    """As the store counts: what it records of the same trials in a new base is the same."""
+    with store.database.read() as connection:
+        trials = [trial for trial, _ in _rows(connection, _RECORDS)]
+    with Store.open("sqlite://") as anew:
+        with store.database.read() as old, anew.database.write() as new:
+            for table in (TASKS, CANDIDATES):
+                new.execute(table.insert(), [dict(row) for row in old.execute(table.select()).mappings()])
+        anew.record(trials)
+        counts, columns = [], []
+        for base in (store.database, anew.database):
+            with base.read() as connection:
+                counts.append(sorted(connection.execute(TALLIES.select()).all()))
+                same = select(TRIALS.c.key, TRIALS.c.shape, TRIALS.c.standing).order_by(TRIALS.c.key)
+                columns.append(connection.execute(same).all())
+    assert counts[0] == counts[1] != []
+    assert columns[0] == columns[1]
+    assert {row.standing for row in columns[0]} == {"spills", "failed"}
 
 
 def test_the_table_of_model_calls_is_made_anew_and_foreign_keys_hold(store: Store) -> None:

@@ -352,7 +352,7 @@ def test_show_takes_a_prefix_of_any_id_and_refuses_an_ambiguous_one(store: Store
     assert browse.show(store.database, trial(64).key[:12])["measurements"][0]["us"] == 64.0
     assert browse.show(store.database, "gelu")["is"] == "task"
     assert browse.show(store.database, "20260101")["attempts"] == 1
-    with pytest.raises(UserError, match="begins several"):
+    with pytest.raises(UserError, match="names several things"):
         browse.show(store.database, "")
     with pytest.raises(UserError, match="nothing has an id"):
         browse.show(store.database, "zzzz")
