@@ -18,16 +18,22 @@ Row = dict[str, Any]
 BEST = ("kernel", "chip", "shape", "kind", "us", "floor_us", "general")  # what is said of a winner
 
 
-def winners(*columns: Any) -> Any:
-    """Winners, best first within task and chip: their task's name, key, chip and shape of their trial, ``columns``."""
+def winners(*columns: Any, tasks: Sequence[str] | None = None, gpu: str = "") -> Any:
+    """Winners, best first within task and chip: their task's name, key, chip and shape of their trial, ``columns``.
+
+    ``tasks``: of these (identities) alone.
+    """
     t = TRIALS.c
-    return (
-        select(TASKS.c.name.label("task"), t.key, t.chip, t.shape, *columns)
-        .select_from(WINNERS)
-        .join(TRIALS, t.key == WINNERS.c.trial)
-        .join(TASKS, TASKS.c.key == t.task)
-        .order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
+    query = select(TASKS.c.name.label("task"), t.key, t.chip, t.shape, *columns).select_from(WINNERS)
+    query = query.join(TRIALS, t.key == WINNERS.c.trial).join(TASKS, TASKS.c.key == t.task)
+    # Winners are few and trials many: an expression in place of a column keeps a database from beginning with the
+    # trials of that task or chip because they have an index.
+    query = where(
+        query,
+        (t.task + "").in_(tasks) if tasks is not None else None,
+        (t.chip + "") == gpu if gpu else None,
     )
+    return query.order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
 
 
 def briefs(connection: Connection, rows: list[Row], only: Sequence[str] = ()) -> list[Row]:
@@ -64,12 +70,20 @@ def op_of_task(op: str) -> Any:
     return TASKS.c.name.startswith(plain, autoescape=True) | TASKS.c.ops.contains(f",{plain},", autoescape=True)
 
 
-def task_keys(database: Database, column: Any, op: str) -> Any:
-    # Tasks are few and trials many: look the tasks up first, so that an index on the task is used.
+def tasks_of(database: Database, op: str) -> list[str] | None:
+    """The identities of the tasks that ``--op`` means; None: all.
+
+    Tasks are few and trials many: with the tasks looked up first, an index on the task is used.
+    """
     if not op:
         return None
     with database.read() as connection:
-        return column.in_(list(connection.execute(select(TASKS.c.key).where(op_of_task(op))).scalars()))
+        return list(connection.execute(select(TASKS.c.key).where(op_of_task(op))).scalars())
+
+
+def among(column: Any, values: Sequence[str] | None) -> Any:
+    """The column is one of these; None: no condition."""
+    return None if values is None else column.in_(values)
 
 
 def rows(database: Database, query: Any) -> list[Row]:

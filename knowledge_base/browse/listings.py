@@ -7,13 +7,14 @@ from sqlalchemy import and_, case, func, select
 from knowledge_base.browse.asking import (
     BEST,
     Row,
+    among,
     begins,
     briefs,
     listed,
     of_op,
     op_of_task,
     rows,
-    task_keys,
+    tasks_of,
     where,
     winners,
 )
@@ -53,7 +54,8 @@ def attempts(
 ) -> list[Row]:
     """Trials, latest first, each with its task's name; of one run: its attempts, in order."""
     t = TRIALS.c
-    wanted = (task_keys(database, t.task, op), t.chip == gpu if gpu else None, t.status == status if status else None)
+    of_op = among(t.task, tasks_of(database, op))
+    wanted = (of_op, t.chip == gpu if gpu else None, t.status == status if status else None)
     tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [t.created_at]
     query = select(t.key, TASKS.c.name.label("task"), *tried).select_from(TRIALS)
     if run:
@@ -75,18 +77,17 @@ def calls(database: Database, *, op: str = "", status: str = "", run: str = "", 
     query = query.join(TASKS, TASKS.c.key == c.task)
     query = query.order_by(c.created_at if run else c.created_at.desc()).limit(limit)
     of_run = and_(*begins(c.run_id, run)) if run else None
-    wanted = (task_keys(database, c.task, op), c.status == status if status else None, of_run)
+    wanted = (among(c.task, tasks_of(database, op)), c.status == status if status else None, of_run)
     return rows(database, where(query, *wanted))
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
     """Winners, best first within task and chip.  ``status``: measured, modelled or promoted."""
     t, w = TRIALS.c, WINNERS.c
-    query = winners(w.run_id, w.folder, w.promoted_at, w.created_at, t.candidate)
+    columns = (w.run_id, w.folder, w.promoted_at, w.created_at, t.candidate)
+    query = winners(*columns, tasks=tasks_of(database, op), gpu=gpu)
     wanted = {"": None, "promoted": w.promoted_at != ""}
-    query = where(
-        query, task_keys(database, t.task, op), t.chip == gpu if gpu else None, wanted.get(status, t.kind == status)
-    )
+    query = where(query, wanted.get(status, t.kind == status))
     found: dict[tuple[str, str, str], Row] = {}
     with database.read() as connection:
         for row in listed(connection, query):
@@ -114,7 +115,7 @@ def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
         .order_by(TASKS.c.name)
     )
     found = rows(database, where(query, op_of_task(op), count.c.trials > 0 if gpu else None))
-    won = where(winners(t.task.label("identity")), task_keys(database, t.task, op), t.chip == gpu if gpu else None)
+    won = winners(t.task.label("identity"), tasks=tasks_of(database, op), gpu=gpu)
     first: dict[tuple[str, str, str], Row] = {}
     best: dict[str, list[Row]] = {}
     with database.read() as connection:

@@ -20,6 +20,8 @@ from knowledge_base.tables import ATTEMPTS, CALLS, CANDIDATES, EVIDENCE, FACTS, 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
+_MOST = 50  # winners of a task
+
 # What an id may name: kind, table, the column with the id.
 _NAMED: tuple[tuple[str, Table, str], ...] = (
     ("run", RUNS, "id"),
@@ -133,9 +135,8 @@ def _run(connection: Connection, row: Row) -> Row:
 
 
 def _task(connection: Connection, row: Row, gpu: str) -> Row:
-    t = TRIALS.c
-    query = winners(WINNERS.c.run_id).where(t.task == row["key"])
-    won = briefs(connection, listed(connection, (query.where(t.chip == gpu) if gpu else query).limit(50)), BEST)
+    query = winners(WINNERS.c.run_id, tasks=[row["key"]], gpu=gpu).limit(_MOST)
+    won = briefs(connection, listed(connection, query), BEST)
     found, count = places(connection, row["key"], gpu)
     key = row.pop("key")
     seen = {"trials": by_status(connection, key), "places": found, "more_places": count - len(found)}
