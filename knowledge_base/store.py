@@ -26,13 +26,13 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import COMPILED, PRUNED, Candidate, LlmCall, Move, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
-from knowledge_base.snf.printer import show
-from knowledge_base.snf.task import Task
 from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TALLIES, TASKS, TRIALS, WINNERS, now
 
 if TYPE_CHECKING:
     from sqlalchemy import Table as SqlTable
     from sqlalchemy.engine import Connection
+
+    from knowledge_base.snf.task import Task
 
 REPLAY = "replay"  # a run's proposer that answers from the recording of another run
 _LATEST = 500  # calls of a model that say what pays: enough, and soon read
@@ -332,7 +332,7 @@ def _task_row(task: Task) -> dict[str, Any]:
         "ops": "," + ",".join(ops) + ",",
         "dtype": task.outputs[0].dtype if task.outputs else "",
         "precision": task.precision,
-        "snf": show(task.graph),
+        "snf": task.text,
         "created_at": now(),
     }
 

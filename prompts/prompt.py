@@ -19,7 +19,8 @@ from knowledge_base.content import content_key
 from knowledge_base.records import Move, Trial
 from knowledge_base.rules import MOST_CONDITIONS, STRUCTURES, known_as
 from knowledge_base.snf.op_table import OPS
-from knowledge_base.snf.printer import show, signature
+from knowledge_base.snf.printer import show
+from knowledge_base.snf.signatures import signature
 from knowledge_base.snf.task import Task
 
 from .briefing import Briefing

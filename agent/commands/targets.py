@@ -12,8 +12,8 @@ from knowledge_base.content import readable
 from knowledge_base.errors import EXIT_DONE
 from knowledge_base.snf import decompose, everyday, load_target, task_named
 from knowledge_base.snf.everyday import NAMES
-from knowledge_base.snf.printer import arguments, signature
 from knowledge_base.snf.shipped import MAX_TASK_NODES, targets
+from knowledge_base.snf.signatures import arguments, signature
 from knowledge_base.snf.task import Task
 
 

@@ -22,7 +22,7 @@ from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.graph import Tensor
-from knowledge_base.snf.printer import arguments
+from knowledge_base.snf.signatures import arguments
 from knowledge_base.snf.task import Task
 
 from . import contract

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from knowledge_base.chips import CHIPS
+from knowledge_base.element_types import BYTES
 from knowledge_base.errors import UserError
 from knowledge_base.records import Record
-from knowledge_base.snf.cost import BYTES
 
 OTHERS = "other values"  # what most rules stand against
 _SHAPE = re.compile(r"(?P<measure>[A-Za-z]\w*(?:\*[A-Za-z]\w*)*) (?P<sign>>=|<=) (?P<bound>[1-9]\d*)")

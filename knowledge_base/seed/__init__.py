@@ -61,7 +61,8 @@ def plant(database: Database) -> None:
 
     from knowledge_base.tables import META
 
-    seed = content_key("seed", facts(), rules(), _lines("mined.jsonl"))
+    figures = [chip.model_dump(mode="json") for chip in CHIPS.values()]
+    seed = content_key("seed", *(_text(name) for name in ("facts.jsonl", "rules.jsonl", "mined.jsonl")), figures)
     newest = select(META.c.value).where(META.c.name == "seed")
     with database.read() as connection:
         if connection.execute(newest).scalar() == seed:
@@ -130,8 +131,11 @@ def _plant_mined(connection: Connection) -> None:
 
 
 def _lines(name: str) -> list[dict[str, Any]]:
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return [json.loads(line) for line in _text(name).splitlines() if line.strip()]
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _check(line: dict[str, Any], file: str, required: tuple[str, ...], optional: tuple[str, ...]) -> None:

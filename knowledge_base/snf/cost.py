@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernels_generated.runtime.expr import evaluate
+from knowledge_base.element_types import BYTES
 
 from .graph import Graph, Node, Tensor, shape_at
 from .op_table import OPS, is_scalar
-
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from kernels_generated.runtime.expr import show as show_size
 
 from .graph import Graph, Tensor
 from .op_table import OPS, REQUIRED
-from .task import Task
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "matmul": "@",
@@ -51,25 +50,6 @@ def declaration(tensor: Tensor) -> str:
     shape = ", ".join(show_size(s) for s in tensor.shape) or "()"
     mark = "weight." if tensor.role == "weight" and not tensor.name.startswith("θ") else ""
     return f"{tensor.name}: {mark}{tensor.dtype}[{shape}]"
-
-
-def signature(task: Task) -> str:
-    """The task's arrays in the order of ``launch``: ``linear(x[M,K], w[N,K], b[N]) -> y[M,N]``.
-
-    Sizes that launch is given because no array tells them come last: ``-> y[M,N], given N2``.
-    """
-    inputs = ", ".join(map(_array, task.inputs))
-    given = f", given {', '.join(task.size_arguments)}" if task.size_arguments else ""
-    return f"{task.name}({inputs}) -> {', '.join(map(_array, task.outputs))}{given}"
-
-
-def arguments(task: Task) -> tuple[str, ...]:
-    """What ``launch`` takes after its stream, in order: inputs, outputs, sizes that none of these tells."""
-    return (*map(_array, task.inputs), *map(_array, task.outputs), *task.size_arguments)
-
-
-def _array(tensor: Tensor) -> str:
-    return f"{tensor.name}[{','.join(map(show_size, tensor.shape))}]"
 
 
 def expression(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str:

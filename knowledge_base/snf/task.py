@@ -17,6 +17,7 @@ from kernels_generated.runtime.expr import Expr
 
 from .graph import Graph, Node, Tensor
 from .op_table import divide
+from .printer import show
 from .ranges import indices, interval, reaching
 
 Constraint = tuple[str, Expr, Expr]  # a comparison of two sizes
@@ -77,6 +78,11 @@ class Task:
         """
         told = {one.dim for one in told_by(self.inputs)} | set(self.size_arguments)
         return (*self.size_arguments, *(dim for dim in self.sizes if dim not in told))
+
+    @property
+    def text(self) -> str:
+        """The task as SNF."""
+        return show(self.graph)
 
     def at(self, **sizes: int) -> Task:
         """The same task with other sample sizes.  Raises KeyError for a dimension it does not have."""

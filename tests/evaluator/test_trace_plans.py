@@ -16,7 +16,7 @@ from knowledge_base.chips import chip
 from knowledge_base.records import Status
 from knowledge_base.snf import decompose, parse
 from knowledge_base.snf.everyday import NAMES, everyday
-from knowledge_base.snf.printer import signature
+from knowledge_base.snf.signatures import signature
 from knowledge_base.snf.task import Task
 
 FOLDER = Path(__file__).parent.parent / "candidates"
