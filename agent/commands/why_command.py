@@ -12,7 +12,7 @@ from prompts import CHARACTERS_A_TOKEN, TOKENS, fitting, tilegym, worth_telling
 
 from .hardware import chip_for
 from .kb import reading
-from .prompt_command import task_of
+from .task_option import task_of
 
 
 def why(

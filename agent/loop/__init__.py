@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster as Cluster
     from .compose import WHOLE as WHOLE
     from .compose import composition as composition
+    from .labels import label_tasks as label_tasks
     from .lookup import looked_up as looked_up
     from .prior import Prior as Prior
     from .prior import prior_of as prior_of
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .summary import TaskResult as TaskResult
     from .target_work import PLAN as PLAN
     from .target_work import RunOptions as RunOptions
-    from .target_work import label_tasks as label_tasks
     from .target_work import measured_spaces as measured_spaces
     from .target_work import run as run
     from .target_work import versions as versions
@@ -43,6 +43,7 @@ else:
         rundir=["RUNS", "RunFolder", "find_run", "new_id"],
         searching=["SearchResult", "search"],
         summary=["RunSummary", "TaskResult"],
-        target_work=["PLAN", "RunOptions", "label_tasks", "measured_spaces", "run", "versions"],
+        labels=["label_tasks"],
+        target_work=["PLAN", "RunOptions", "measured_spaces", "run", "versions"],
         task_work=["known_trials"],
     )

@@ -43,6 +43,7 @@ from .conclude import operations
 from .context import RunContext, RunStopped
 from .finals import finals
 from .judges import Judges
+from .labels import label_tasks
 from .model_use import ModelUse, model_use
 from .rundir import RunFolder
 from .summary import RunSummary, TaskResult
@@ -184,16 +185,6 @@ def versions() -> dict[str, str]:
         **packages(),
         "tileiras": tileiras,
     }
-
-
-def label_tasks(tasks: Sequence[Task]) -> list[str]:
-    """A name for each task that people can tell apart: sizes are added where a name occurs twice."""
-    labels = []
-    for task in tasks:
-        same = [t for t in tasks if t.name == task.name]
-        differ = [d for d in task.sizes if len({t.sizes.get(d) for t in same}) > 1]
-        labels.append(" ".join([task.name, *(f"{d}={task.sizes[d]}" for d in differ)]))
-    return labels
 
 
 # ---------------------------------------------------------------------------------------------------- parts

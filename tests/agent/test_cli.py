@@ -415,7 +415,11 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
 
 # A module of agent.commands → the commands that it speaks for, where that is not its name.
 SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",)}
-OF_OTHERS = ("options", "targets")  # what is wrong with an option that was given; what other commands are given
+OF_OTHERS = (
+    "options",
+    "targets",
+    "task_option",
+)  # what is wrong with an option that was given; what other commands are given
 
 
 def options_of() -> dict[str, set[str]]:
