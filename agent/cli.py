@@ -421,6 +421,20 @@ def why(
     return why_command.why(task, target, options.sizes(shape), gpu, tokens, db, as_json)
 
 
+@kb.command("search")
+def search_words(
+    words: Annotated[list[str], typer.Argument(metavar="WORD…", help="All of them; 'two words' are a phrase.")],
+    kind: Annotated[str, typer.Option("--kind", help="task, kernel, trial, rule, fact or call.")] = "",
+    limit: Limit = 20,
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Search by words: sources and notes, error messages, rules, facts, specifications and models' answers."""
+    from .commands import kb as command
+
+    return command.search(words, kind, limit, db, as_json)
+
+
 @kb.command()
 def show(
     id: Annotated[str, typer.Argument(metavar="ID|NAME", help="The beginning of any id, a task's or a GPU's name.")],

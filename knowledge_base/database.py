@@ -1,6 +1,7 @@
 """Opening a knowledge base: the engine, its transactions, migrations on open, and errors a person can act on.
 
-It knows no table but Alembic's version; what is stored is :mod:`knowledge_base.store`'s business.
+It knows no table but Alembic's version and the index of words; what is stored is :mod:`knowledge_base.store`'s
+business.
 SQLite runs in WAL mode with a busy timeout and short transactions, a writer's beginning with BEGIN IMMEDIATE, so that
 two runs on one file wait for each other instead of failing.  Alembic takes a quarter of a second to import, so it is
 imported only if the schema is not already the newest.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base.content import readable
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.migrations import HEAD
+from knowledge_base.text_index import install
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -32,6 +34,7 @@ _ADVICE = (
     ("disk i/o error", "The disk refuses reads or writes. " + _FALLBACK),
     ("disk is full", "Free some space (nothing that is recorded is lost), or choose another place with --db."),
     ("not a database", "The file is no SQLite database, or is damaged. Move it away, or name another one with --db."),
+    ("no such module: fts5", "Python's SQLite was built without FTS5, which this base has an index by. Use another."),
     ("malformed", "The file is damaged. Move it away, or mend it: sqlite3 FILE .recover | sqlite3 NEW"),
     ("database is locked", f"Another program held it for {BUSY_MS // 1000} s. End that one, then try again."),
 )
@@ -106,6 +109,7 @@ class Database:
                     "Name another one with --db.",
                 )
             _upgrade(connection, found, self.url)
+            install(connection)
             if connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar() != HEAD:
                 raise RuntimeError("migrations.HEAD is not the newest migration")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.console import console, emit, pairs, table, us
 from knowledge_base import browse
@@ -25,6 +25,9 @@ from knowledge_base.records import Answered, Status
 from knowledge_base.rules import learn
 from knowledge_base.seed import STATUSES
 from knowledge_base.store import Store
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Row = dict[str, Any]
 Column = tuple[str, str, int | None, Callable[[Row], str]]  # heading, alignment, width, text of a row
@@ -247,6 +250,41 @@ def listing(what: str, db: str | None, filters: dict[str, str], limit: int, as_j
     if any(_time(row).startswith("~") for row in rows) or "best" in rows[0]:
         out.print("~ is modelled, not measured.", style="dim")
     return 0
+
+
+def search(words: list[str], kind: str, limit: int, db: str | None, as_json: bool) -> int:
+    """Prints what has all of the words.  Raises UserError for a kind that there is not."""
+    if kind and kind not in browse.KINDS:
+        near = nearest(kind, list(browse.KINDS)) or list(browse.KINDS)
+        raise UserError(f"nothing of the kind {kind!r} has words", f"There are {', '.join(near)}.")
+    with reading(db) as store:
+        rows = browse.search(store.database, words, kinds=[kind] if kind else [], limit=limit)
+    if as_json:
+        marks = str.maketrans("", "", browse.OPEN + browse.CLOSE)
+        emit([row | {"text": row["text"].translate(marks)} for row in rows])
+        return 0
+    out = console()
+    if not rows:
+        among = f" among {kind}s" if kind else ""
+        out.print(plain(f"Nothing{among} has {' and '.join(map(repr, words))}."))
+        return 0
+    made = table([("id", "left", 8), ("is", "left", 6), ("of", "left", 18), ("text", "left", None)])
+    for row in rows:
+        made.add_row(row["id"][:8], row["is"], plain(row["of"]), _marked(" ".join(row["text"].split())))
+    out.print(made)
+    return 0
+
+
+def _marked(text: str) -> Text:
+    """A snippet with what was found in bold; whatever else it holds stays as it is."""
+    from rich.text import Text
+
+    before, *found = text.split(browse.OPEN)
+    made = Text(before)
+    for part in found:
+        bold, _, rest = part.partition(browse.CLOSE)
+        made.append(bold, style="bold").append(rest.replace(browse.CLOSE, ""))
+    return made
 
 
 def mine(db: str | None, as_json: bool) -> int:

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .finding import CLOSE as CLOSE
+    from .finding import KINDS as KINDS
+    from .finding import OPEN as OPEN
+    from .finding import search as search
     from .learning import curves as curves
     from .listings import attempts as attempts
     from .listings import calls as calls
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
+        finding=["CLOSE", "KINDS", "OPEN", "search"],
         learning=["curves"],
         listings=["attempts", "calls", "facts", "kernels", "rules", "runs", "tasks"],
         things=["show"],

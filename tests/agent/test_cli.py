@@ -85,6 +85,8 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
         (["kb", "facts", "--gpu", "rtx5071"], "rtx5070"),
         (["kb", "show", "no-such-thing"], "nothing has an id"),
         (["kb", "show", "h20"], "h200"),
+        (["kb", "search"], "WORD"),
+        (["kb", "search", "tma", "--kind", "kernle"], "kernel"),
         (["kb", "show", "h200", "--gpu", "h2000"], "h200"),
         (["kb", "why", "liner"], "linear"),
         (["kb", "why", "linear_residual", "--target", "gpt2-block"], "several of that name"),
@@ -151,7 +153,10 @@ def test_an_empty_base_says_how_to_fill_it(what: str, capfd: pytest.CaptureFixtu
     assert json_of(capfd) == []
 
 
-@pytest.mark.parametrize("arguments", [["kb", "facts"], ["kb", "rules"], ["kb", "why", "attention"], ["doctor"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["kb", what] for what in ("facts", "rules")] + [["kb", "why", "attention"], ["kb", "search", "tma"], ["doctor"]],
+)
 def test_tables_fit_80_columns(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(arguments) == 0
     lines = capfd.readouterr().out.splitlines()
