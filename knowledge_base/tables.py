@@ -3,6 +3,7 @@
 The primary key of every row that another person's base could also hold (task, candidate, trial, artifact, fact, rule)
 is ``key``, a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
 Times are UTC in ISO 8601, durations µs or seconds as the column's name says.
+The index of words on SQLite (:mod:`knowledge_base.text_index`) is none of them.
 Slow to import (SQLAlchemy); only :mod:`knowledge_base.store`, :mod:`knowledge_base.browse` and the seed use it.
 """
 

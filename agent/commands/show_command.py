@@ -42,7 +42,7 @@ def show(what: str, gpu: str, db: str | None, as_json: bool) -> int:
 
 
 def _task(out: Console, row: Row) -> None:
-    _title(out, "task", row["task" if "task" in row else "name"], row["identity"])
+    _title(out, "task", row["task"], row["identity"])
     out.print(f"{row['dtype']}, {row['precision']}; {row['ops'].strip(',').replace(',', ', ')}", markup=False)
     out.print()
     out.print(row["snf"].rstrip(), markup=False, soft_wrap=True)

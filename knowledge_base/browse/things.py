@@ -138,9 +138,9 @@ def _task(connection: Connection, row: Row, gpu: str) -> Row:
     query = winners(WINNERS.c.run_id, tasks=[row["key"]], gpu=gpu).limit(_MOST)
     won = briefs(connection, listed(connection, query), BEST)
     found, count = places(connection, row["key"], gpu)
-    key = row.pop("key")
+    named = {"identity": (key := row.pop("key")), "task": row.pop("name")}
     seen = {"trials": by_status(connection, key), "places": found, "more_places": count - len(found)}
-    return {"identity": key} | row | seen | {"winners": won}
+    return named | row | seen | {"winners": won}
 
 
 def _task_name(connection: Connection, key: str) -> str:

@@ -201,7 +201,7 @@ def test_show_takes_names_before_ids_and_says_which_of_several(store: Store) -> 
     assert browse.show(store.database, "H200")["is"] == "chip"
     assert browse.show(store.database, "b200")["chip"] == "b200"  # which might begin an id, too
     store.record_tasks([everyday("add")])
-    assert browse.show(store.database, "add")["name"] == "add"
+    assert browse.show(store.database, "add")["task"] == "add"
     twin = dataclasses.replace(everyday("layernorm"), name="gelu")
     store.record_tasks([twin])
     with pytest.raises(UserError, match=r"'gelu' names several things: task \w{12} \(gelu in bf16, ieee\), task"):
