@@ -421,6 +421,20 @@ def why(
     return why_command.why(task, target, options.sizes(shape), gpu, tokens, db, as_json)
 
 
+@kb.command()
+def report(
+    out: Annotated[str | None, typer.Option("--out", metavar="FILE.html", help="Else runs/knowledge.html.")] = None,
+    op: Op = "",
+    gpu: Chip = "",
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Write it on one page of HTML: best kernels, roofline, learning curves, rules with their intervals."""
+    from .commands import report_command
+
+    return report_command.report(out, op, gpu, db, as_json)
+
+
 @kb.command("search")
 def search_words(
     words: Annotated[list[str], typer.Argument(metavar="WORD…", help="All of them; 'two words' are a phrase.")],

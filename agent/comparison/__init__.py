@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from .contests import gathered as gathered
     from .outcomes import outcome as outcome
     from .outcomes import verdict as verdict
+    from .pictures import GREEN as GREEN
     from .pictures import draw as draw
+    from .pictures import figure_of as figure_of
+    from .pictures import roofline as roofline
 else:
     __getattr__, __all__ = exports(
         __name__,
         contests=["Contest", "gathered"],
         outcomes=["outcome", "verdict"],
-        pictures=["draw"],
+        pictures=["GREEN", "draw", "figure_of", "roofline"],
     )

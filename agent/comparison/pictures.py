@@ -35,7 +35,7 @@ def draw(rows: Sequence[Row], chip: Chip, title: str, folder: Path) -> list[Path
     made = []
     for name, figure in (
         ("speedup", _speedups(timed)),
-        ("roofline", _roofline(timed, chip)),
+        ("roofline", roofline(timed, chip)),
         ("samples", _samples(timed)),
     ):
         figure.suptitle("\n".join(textwrap.wrap(title, int(14 * figure.get_size_inches()[0]))), fontsize=8)
@@ -46,7 +46,8 @@ def draw(rows: Sequence[Row], chip: Chip, title: str, folder: Path) -> list[Path
     return made
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> Any:
+def figure_of(rows: int, columns: int, width: float, height: float) -> Any:
+    """An empty figure of so many axes; width and height in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -61,7 +62,7 @@ def _colours(rows: Sequence[Row]) -> dict[str, str]:
 
 def _speedups(rows: Sequence[Row]) -> Any:
     """Each baseline's time ÷ ours, with its 95% interval: right of 1 ours is faster."""
-    figure = _figure(1, 1, 8, 1.2 + 0.55 * len(rows))
+    figure = figure_of(1, 1, 8, 1.2 + 0.55 * len(rows))
     axes, colours, seen = figure.axes[0], _colours(rows), set()
     for place, row in enumerate(rows):
         for number, one in enumerate(row["baselines"]):
@@ -83,9 +84,9 @@ def _speedups(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _roofline(rows: Sequence[Row], chip: Chip) -> Any:
-    """What is reached of the chip's peaks: operations by definition, compulsory bytes."""
-    figure = _figure(1, 1, 8, 5)
+def roofline(rows: Sequence[Row], chip: Chip) -> Any:
+    """What is reached of the chip's peaks: operations by definition, compulsory bytes.  Modelled times are hollow."""
+    figure = figure_of(1, 1, 8, 5)
     axes, colours = figure.axes[0], _colours(rows)
     intensities = [row["flops"] / row["bytes"] for row in rows if row["flops"]]
     if not intensities:
@@ -105,7 +106,7 @@ def _roofline(rows: Sequence[Row], chip: Chip) -> Any:
             continue
         at = row["flops"] / row["bytes"]
         reached = row["flops"] / row["us"] / 1e6
-        axes.plot(at, reached, "o", color=GREEN)
+        axes.plot(at, reached, "o", color=GREEN, fillstyle="none" if row["kind"] == "modelled" else "full")
         axes.annotate(called(row), (at, reached), fontsize=7, xytext=(4, -8), textcoords="offset points")
         if row["baselines"]:
             best = row["baselines"][0]
@@ -123,7 +124,7 @@ def _samples(rows: Sequence[Row]) -> Any:
     """Every sample, a column for each contestant with its processes from left to right; medians with intervals."""
     across = min(3, len(rows))
     down = math.ceil(len(rows) / across)
-    figure = _figure(down, across, 4 * across, 3 * down)
+    figure = figure_of(down, across, 4 * across, 3 * down)
     colours = _colours(rows)
     for axes, row in zip(figure.axes, rows, strict=False):
         names = [OURS, *(one["name"] for one in row["baselines"])]

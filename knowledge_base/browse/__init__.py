@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .listings import kernels as kernels
     from .listings import rules as rules
     from .listings import runs as runs
+    from .listings import specifications as specifications
     from .listings import tasks as tasks
     from .things import show as show
 else:
@@ -27,6 +28,6 @@ else:
         __name__,
         finding=["CLOSE", "KINDS", "OPEN", "search"],
         learning=["curves"],
-        listings=["attempts", "calls", "facts", "kernels", "rules", "runs", "tasks"],
+        listings=["attempts", "calls", "facts", "kernels", "rules", "runs", "specifications", "tasks"],
         things=["show"],
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import and_, case, func, select
 
 from knowledge_base.browse.asking import (
@@ -93,6 +95,12 @@ def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = ""
         for row in listed(connection, query):
             found.setdefault((row["chip"], row.pop("shape"), row.pop("candidate")), row)
         return briefs(connection, list(found.values())[:limit])
+
+
+def specifications(database: Database, identities: Sequence[str]) -> dict[str, str]:
+    """The SNF of tasks, by identity."""
+    query = select(TASKS.c.key, TASKS.c.snf).where(TASKS.c.key.in_(set(identities)))
+    return {row["key"]: row["snf"] for row in rows(database, query)}
 
 
 def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:

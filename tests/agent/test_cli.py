@@ -419,7 +419,8 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
 # ---------------------------------------------------------------------------------------------------- advice
 
 # A module of agent.commands → the commands that it speaks for, where that is not its name.
-SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",)}
+SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",),
+              "report": ("kb report",)}  # fmt: skip
 OF_OTHERS = (
     "options",
     "targets",
