@@ -435,6 +435,18 @@ def report(
     return report_command.report(out, op, gpu, db, as_json)
 
 
+@kb.command()
+def serve(
+    host: Annotated[str, typer.Option("--host", help="Where it is to be seen from.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8001,
+    db: Db = None,
+) -> int:
+    """Show it in a browser with Datasette (pip install datasette): tables, SQL, ready questions; read-only."""
+    from .commands import serve_command
+
+    return serve_command.serve(host, port, db)
+
+
 @kb.command("search")
 def search_words(
     words: Annotated[list[str], typer.Argument(metavar="WORD…", help="All of them; 'two words' are a phrase.")],

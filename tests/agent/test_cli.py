@@ -420,12 +420,15 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
 
 # A module of agent.commands → the commands that it speaks for, where that is not its name.
 SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",),
-              "report": ("kb report",)}  # fmt: skip
+              "report": ("kb report",), "serve": ("kb serve",)}  # fmt: skip
 OF_OTHERS = (
     "options",
     "targets",
     "task_option",
 )  # what is wrong with an option that was given; what other commands are given
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def options_of() -> dict[str, set[str]]:
@@ -453,10 +456,7 @@ def said(module: str) -> list[str]:
             inside.add(id(node.value))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
             texts.append(node.value)
-    return texts
-
-
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+    return [text for text in texts if not OPTION.fullmatch(text)]  # alone it is given to another program
 
 
 def test_a_command_advises_options_that_it_has() -> None:

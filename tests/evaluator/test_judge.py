@@ -63,8 +63,8 @@ def test_an_honest_candidate_is_correct(path: Path, oracle: Oracle) -> None:
     assert {"normal", "offset", "onehot", "zeros", "ones", "extreme"} <= set(verdict.numbers)
     assert not verdict.message
     (own,) = verdict.numbers["own size"].values()
-    # Twelve blocks may be half of a small output; and as much as half of it may have no number in the reference, as where
-    # a query of two sees no key.
+    # Twelve blocks may be half of a small output, and half of what they write may have no number in the reference: one
+    # query of two sees no key.
     assert own["elements"] >= min(4096, output_elements(fewer, fewer.sizes) // 4)
     assert own["rms_ratio"] <= 1.1
 
