@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from knowledge_base.errors import EXIT_DONE, EnvironmentLacks, UserError
+from knowledge_base.errors import EXIT_DONE, EXIT_ENVIRONMENT, EnvironmentLacks, UserError
 
 from .kb import file_of, reading
 
@@ -91,7 +91,7 @@ def serve(host: str, port: int, db: str | None) -> int:
         finally:  # Ctrl-C in a terminal has told it already
             server.terminate()
             server.wait()
-    return EXIT_DONE if code == 0 else 3
+    return EXIT_DONE if code == 0 else EXIT_ENVIRONMENT
 
 
 def _metadata(name: str) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def attempts(
 ) -> list[Row]:
     """Trials, latest first, each with its task's name; of one run: its attempts, in order."""
     t = TRIALS.c
-    of_op = among(t.task, tasks_of(database, op))
-    wanted = (of_op, t.chip == gpu if gpu else None, t.status == status if status else None)
+    of_tasks = among(t.task, tasks_of(database, op))
+    wanted = (of_tasks, t.chip == gpu if gpu else None, t.status == status if status else None)
     tried = [ATTEMPTS.c.move, ATTEMPTS.c.reused, ATTEMPTS.c.created_at] if run else [t.created_at]
     query = select(t.key, TASKS.c.name.label("task"), *tried).select_from(TRIALS)
     if run:

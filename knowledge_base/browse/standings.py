@@ -40,16 +40,14 @@ def places(connection: Connection, task: str, chip: str = "") -> tuple[list[Row]
     by_place: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for row in listed(connection, where(counted, y.chip == chip if chip else None)):
         by_place[row["chip"], row["shape"]][row["evaluator"]][row["standing"]] += row["trials"]
-    kinds = _kinds(connection, task)
-    ordered = sorted(
-        by_place, key=lambda place: (place not in kinds, -sum(n.total() for n in by_place[place].values()), place)
-    )
-    return [_place(connection, task, *place, by_place[place], place in kinds) for place in ordered[:PLACES]], len(
-        ordered
-    )
+    measured = _measured(connection, task)
+    trials_at = {place: sum(n.total() for n in counts.values()) for place, counts in by_place.items()}
+    ordered = sorted(by_place, key=lambda place: (place not in measured, -trials_at[place], place))
+    shown = [_place(connection, task, *place, by_place[place], place in measured) for place in ordered[:PLACES]]
+    return shown, len(ordered)
 
 
-def _kinds(connection: Connection, task: str) -> set[tuple[str, str]]:
+def _measured(connection: Connection, task: str) -> set[tuple[str, str]]:
     """(chip, shape) of which something right was measured."""
     t = TRIALS.c
     query = select(t.chip, t.shape).where(t.task == task, t.status == Status.CORRECT.value, t.kind == "measured")
@@ -123,7 +121,7 @@ def differences(trial: Trial, best: Trial) -> list[str]:
         return said
     held, hers = own.terms.get("occupancy", 0), ideal.terms.get("occupancy", 0)
     if 0 < held < hers:
-        said.append(f"{held:g} blocks an SM, not {hers:g}")
+        said.append(f"{held:g} {'block' if held == 1 else 'blocks'} an SM, not {hers:g}")
     waves = own.terms.get("waves", 0.0)
     if waves > 1 and _filled(waves) < 0.9 * _filled(ideal.terms.get("waves", 0.0)):
         said.append(f"{waves:.2f} waves, the last of them not full")

@@ -98,7 +98,7 @@ def test_a_task_says_what_won_and_what_lost_to_it_and_why(store: Store) -> None:
     assert [(one["configuration"]["TM"], one["slower"]) for one in place["best"]] == [(1, 1.0), (2, 1.5), (3, 2.0)]
     assert place["best"][0]["why"] == []
     assert place["best"][1]["why"] == ["spills 48 B a thread", "spill ~+4 µs"]
-    assert place["best"][2]["why"] == ["no TMA", "mma.sync, not wgmma", "1 blocks an SM, not 2",
+    assert place["best"][2]["why"] == ["no TMA", "mma.sync, not wgmma", "1 block an SM, not 2",
                                        "2.10 waves, the last of them not full", "l2 ~+8 µs"]  # fmt: skip
     lost = {(one["standing"], one["error_class"]): one for one in place["lost"]}
     assert set(lost) == {("spills", ""), ("pruned", ""), ("failed", "tail"), ("failed", "dtype")}
