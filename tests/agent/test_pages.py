@@ -179,7 +179,8 @@ def test_the_fields_of_every_json_are_the_documented_ones(store: Store, capfd: p
     asked = {
         "facts": ["facts"], "rules": ["rules"], "kernels": ["kernels"], "runs": ["runs"], "attempts": ["attempts"],
         "attempts of a run": ["attempts", "--run", RUN], "calls": ["calls"], "tasks": ["tasks"],
-        "search": ["search", "gelu"], "show task": ["show", "linear_gelu"], "show kernel": ["show", SECOND.digest],
+        "search": ["search", "gelu"], "why": ["why", "linear_gelu"], "mine": ["mine"], "report": ["report"],
+        "show task": ["show", "linear_gelu"], "show kernel": ["show", SECOND.digest],
         "show run": ["show", RUN], "show trial": ["show", trial(128, 30.0).key], "show rule": ["show", rule],
         "show fact": ["show", browse.facts(store.database)[0]["key"]], "show chip": ["show", "h200"],
         "show call": ["show", call],
