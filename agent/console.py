@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -117,6 +118,11 @@ def us(value: float | None, kind: str | None = None) -> str:
         return "-"
     text = f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
     return f"~{text}" if kind == "modelled" else text
+
+
+def percent(log_ratio: float) -> str:
+    """The logarithm of a ratio of times for people: -0.1 → ``-9.5%``."""
+    return f"{100 * math.expm1(log_ratio):+.1f}%"
 
 
 def pairs(values: dict[str, Any]) -> str:

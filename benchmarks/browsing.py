@@ -31,14 +31,13 @@ from knowledge_base.records import Candidate, CompileEvidence, Measurement, Stag
 from knowledge_base.snf import everyday
 from knowledge_base.snf.everyday import NAMES
 from knowledge_base.snf.task import Task
-from knowledge_base.store import RunRecord, Store
-from knowledge_base.tables import ATTEMPTS, TALLIES, TRIALS, WINNERS
+from knowledge_base.store import COUNTED, RunRecord, Store, count
+from knowledge_base.tables import ATTEMPTS, TRIALS, WINNERS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = 2000  # candidates, of all tasks; each has many configurations
 RUNS = 200
 LIMITS_MS = {"query": 100, "process": 700}
-COUNTED = ("task", "chip", "shape", "evaluator", "status", "standing")
 STATUSES = ("compiled", "compiled", "compiled", "pruned", "correct", "wrong", "build-error", "compile-error")
 
 
@@ -86,14 +85,7 @@ def filled(file: Path, evaluations: int) -> None:
                 (head,) = connection.execute(TRIALS.select().where(TRIALS.c.key == made[0].key)).mappings()
                 rows = list(_rows(dict(head), made, number, each, rng))
                 connection.execute(TRIALS.insert(), rows)
-                counted = Counter(tuple(row[name] for name in COUNTED) for row in rows)
-                for place, many in counted.items():
-                    values = dict(zip(COUNTED, place, strict=True)) | {"trials": many}
-                    known = TALLIES.c.key == (key := content_key("tally", *place))
-                    if not connection.execute(
-                        TALLIES.update().where(known).values(trials=TALLIES.c.trials + many)
-                    ).rowcount:
-                        connection.execute(TALLIES.insert().values(key=key, **values))
+                count(connection, Counter(tuple(row[name] for name in COUNTED) for row in rows))
                 tried = [{"run_id": run, "trial": r["key"], "move": "search", "reused": False} for r in rows[:200]]
                 connection.execute(ATTEMPTS.insert(), [t | {"created_at": head["created_at"]} for t in tried])
                 won = [r["key"] for r in rows if r["status"] == "correct"][:2]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base.content import readable
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.migrations import HEAD
-from knowledge_base.text_index import install
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -99,6 +98,8 @@ class Database:
         with self.read() as connection:
             if self.revision(connection) == HEAD and self._writable():
                 return
+        from knowledge_base.text_index import install
+
         with self.write() as connection:
             found = self.revision(connection)  # again: another process may have migrated while we waited
             if found == HEAD:

@@ -189,7 +189,7 @@ class Store:
                 tally.update(_record(connection, trial, run))
                 if run and not trial.pruned:
                     _attempt(connection, trial, run, move, reused)
-            _count(connection, tally)
+            count(connection, tally)
             for key, content in (artifacts or {}).items():
                 # What is there under this key was damaged if it differs.
                 connection.execute(ARTIFACTS.delete().where(ARTIFACTS.c.key == key, ARTIFACTS.c.content != content))
@@ -347,13 +347,14 @@ def _candidate_row(candidate: Candidate, run: str) -> dict[str, Any]:
     return {**candidate.model_dump(), **known}
 
 
-_Counted = tuple[str, str, str, str, str, str]  # what tallies count by: task, chip, shape, evaluator, status, standing
+COUNTED = ("task", "chip", "shape", "evaluator", "status", "standing")  # columns of a trial by which tallies count
+_Counted = tuple[str, ...]  # their values
 
 
 def _record(connection: Connection, trial: Trial, run: str) -> dict[_Counted, int]:
     """Stores a trial, or what is new of it; how that changes the tallies."""
     candidate = _candidate_key(trial.task, trial.candidate.digest)
-    # To be changed: on SQLite writers take turns anyway.
+    # The row stays locked until it is changed; on SQLite writers take turns anyway.
     rows = _rows(connection, _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS))
     known, mark = next(iter(rows), (None, ""))
     is_new, ours = known is None, known is None or _ours(known, mark)
@@ -384,13 +385,12 @@ def _record(connection: Connection, trial: Trial, run: str) -> dict[_Counted, in
     return {(*place, whole.status, whole.standing): 1} if new else {}
 
 
-def _count(connection: Connection, tally: Mapping[_Counted, int]) -> None:
+def count(connection: Connection, tally: Mapping[_Counted, int]) -> None:
     """Adds to the tallies, always in the same order, so that two writers wait for each other and never in a circle."""
-    names = ("task", "chip", "shape", "evaluator", "status", "standing")
     for counted, more in sorted(tally.items()):
         if more:
             key = content_key("tally", *counted)
-            _once(connection, TALLIES, {"key": key, **dict(zip(names, counted, strict=True)), "trials": 0})
+            _once(connection, TALLIES, {"key": key, **dict(zip(COUNTED, counted, strict=True)), "trials": 0})
             mine = TALLIES.update().where(TALLIES.c.key == key)
             connection.execute(mine.values(trials=TALLIES.c.trials + more))
 

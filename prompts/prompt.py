@@ -19,7 +19,6 @@ from knowledge_base.content import content_key
 from knowledge_base.records import Move, Trial
 from knowledge_base.rules import MOST_CONDITIONS, STRUCTURES, known_as
 from knowledge_base.snf.op_table import OPS
-from knowledge_base.snf.printer import show
 from knowledge_base.snf.signatures import signature
 from knowledge_base.snf.task import Task
 
@@ -176,7 +175,7 @@ def _task(task: Task) -> dict[str, Any]:
     used = dict.fromkeys(node.op for node in task.graph.nodes)
     return {
         "signature": signature(task),
-        "snf": show(task.graph),
+        "snf": task.text,
         "dtypes": ", ".join(f"{t.name} {t.dtype}" for t in tensors),
         "constants": task.constants,
         "constraints": [f"{show_size(a)} {comparison} {show_size(b)}" for comparison, a, b in task.constraints],

@@ -5,7 +5,6 @@ What is read, and how, is :mod:`knowledge_base.browse`'s work.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import socket
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.console import console, emit, pairs, table, us
+from agent.console import console, emit, pairs, percent, table, us
 from knowledge_base import browse
 from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
@@ -81,10 +80,10 @@ def effect(row: Row) -> str:
     """What a rule's evidence says of times, best against best and of pairs; without any, what its author claims."""
     if row["effect"] is None:
         return ", ".join(f"{k} {v}" for k, v in row["claimed"].items() if k != "direction") or "faster"
-    found, low, high = (100 * math.expm1(row[name]) for name in ("effect", "effect_low", "effect_high"))
+    found, low, high = (percent(row[name]) for name in ("effect", "effect_low", "effect_high"))
     paired = row["paired"].get("value")
-    unchanged = f"; else unchanged {100 * math.expm1(paired):+.1f}%" if paired is not None else ""
-    return f"{found:+.1f}% time, {low:+.1f} to {high:+.1f}{unchanged}"
+    unchanged = f"; else unchanged {percent(paired)}" if paired is not None else ""
+    return f"{found} time, {low[:-1]} to {high[:-1]}{unchanged}"
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))  # SI; binary sizes have their own
@@ -311,9 +310,14 @@ def mine(db: str | None, as_json: bool) -> int:
     return 0
 
 
+def known_chip(gpu: str) -> str:
+    """The chip that ``--gpu`` names, as it is stored; empty: any.  Raises UserError where there is none such."""
+    return chip(gpu).name if gpu and gpu != "auto" else gpu  # a chip derived from a driver is stored as auto
+
+
 def _check(what: str, given: dict[str, str]) -> None:
-    if "gpu" in given and given["gpu"] != "auto":  # a chip derived from a driver is stored as auto
-        given["gpu"] = chip(given["gpu"]).name
+    if "gpu" in given:
+        given["gpu"] = known_chip(given["gpu"])
     known: dict[str, Sequence[str]] = {
         "rules": STATUSES,
         "kernels": ("measured", "modelled", "promoted"),

@@ -7,19 +7,17 @@ from pathlib import Path
 from agent.console import console, emit
 from agent.files import write_at_once
 from agent.overview import gather, html
-from knowledge_base.chips import chip
 from knowledge_base.errors import EXIT_DONE, EnvironmentLacks
 
-from .kb import reading, run_status
+from .kb import known_chip, reading, run_status
 
 DEFAULT = "runs/knowledge.html"
 
 
 def report(out: str | None, op: str, gpu: str, db: str | None, as_json: bool) -> int:
     """Writes the page and says where.  Raises UserError for a chip that there is not."""
-    named = chip(gpu).name if gpu and gpu != "auto" else gpu
     with reading(db) as store:
-        gathered = gather(store.database, op=op, gpu=named)
+        gathered = gather(store.database, op=op, gpu=known_chip(gpu))
     file = Path(out or DEFAULT)
     page = html(gathered | {"runs": [run | {"status": run_status(run)} for run in gathered["runs"]]})
     try:

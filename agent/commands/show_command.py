@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.console import console, count, emit, pairs, table, us
+from agent.console import console, count, emit, pairs, percent, table, us
 from knowledge_base import browse
-from knowledge_base.chips import chip
 
-from .kb import Row, effect, figure, plain, reading, run_status
+from .kb import Row, effect, figure, known_chip, plain, reading, run_status
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,9 +26,8 @@ _MODELLED = "~ is modelled, not measured."
 
 def show(what: str, gpu: str, db: str | None, as_json: bool) -> int:
     """Prints everything about what ``what`` names.  Raises UserError where that is nothing or several things."""
-    named = chip(gpu).name if gpu and gpu != "auto" else gpu
     with reading(db) as store:
-        row = browse.show(store.database, what, gpu=named)
+        row = browse.show(store.database, what, gpu=known_chip(gpu))
     if as_json:
         emit(row)
         return 0
@@ -58,7 +56,7 @@ def _task(out: Console, row: Row) -> None:
     elif any(place["kind"] == "modelled" for place in row["places"]):
         out.print(_MODELLED, style="dim")
     if row["winners"]:
-        out.print()
+        _heading(out, "winners")
         _winners(out, row["winners"], of_task=True)
 
 
@@ -229,8 +227,8 @@ def _rule(out: Console, row: Row) -> None:
     if row["superseded_by"]:
         out.print(f"superseded by rule {row['superseded_by'][:12]}", markup=False)
     _rows(out, "evidence", row["evidence"], [
-        ("time", "right", 7, lambda e: _percent(e["log_ratio"])),
-        ("pairs'", "right", 7, lambda e: _percent(e["paired"])),
+        ("time", "right", 7, lambda e: _effect(e["log_ratio"])),
+        ("pairs'", "right", 7, lambda e: _effect(e["paired"])),
         ("pairs", "right", 5, lambda e: str(e["pairs"] or "")),
         ("", "left", 9, lambda e: e["kind"]),
         ("where", "left", None, lambda e: e["note"] or _where(e["place"])),
@@ -242,8 +240,8 @@ def _rule(out: Console, row: Row) -> None:
     ])  # fmt: skip
 
 
-def _percent(log_ratio: float | None) -> str:
-    return "-" if log_ratio is None else f"{100 * math.expm1(log_ratio):+.1f}%"
+def _effect(log_ratio: float | None) -> str:
+    return "-" if log_ratio is None else percent(log_ratio)
 
 
 def _where(place: Mapping[str, Any]) -> str:
@@ -326,16 +324,15 @@ def _time(row: Row) -> str:
 
 
 def _winners(out: Console, winners: Iterable[Row], of_task: bool) -> None:
-    first = ("run", 32) if of_task else ("task", 22)
-    rows = table([(first[0], "left", first[1]), ("kernel", "left", 8), ("chip", "left", 8), ("µs", "right", 8),
+    """A table of winners: those of one task each with its run, others with their task."""
+    first = ("run", "left", 32) if of_task else ("task", "left", 22)
+    rows = table([first, ("kernel", "left", 8), ("chip", "left", 8), ("µs", "right", 8),
                   ("floor", "right", 7), ("shape", "left", None)])  # fmt: skip
     for won in winners:
         name = won["run_id" if of_task else "task"]
         general = "" if won["general"] else " (not every size)"
         times = (_time(won), us(won["floor_us"]))
         rows.add_row(plain(name), won["kernel"][:8], won["chip"], *times, plain(pairs(won["shape"]) + general))
-    if of_task:
-        out.print("winners", style="bold")
     out.print(rows)
 
 
@@ -357,7 +354,7 @@ def _rows(
     out: Console, heading: str, rows: list[Row], columns: list[tuple[str, str, int | None, Callable[[Row], str]]],
     wrap: bool = False,
 ) -> None:  # fmt: skip
-    """A table under a heading; nothing where there is no row."""
+    """A table under a heading; nothing where there is no row.  ``wrap``: columns with a width wrap, too."""
     if not rows:
         return
     _heading(out, heading)

@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cached_property
 
 from evaluator.compile import Cache, cores
 from evaluator.judging import defect, finished
@@ -55,7 +56,7 @@ Progress = Callable[[int, int, Trial], None]  # configurations decided, configur
 
 @dataclass(frozen=True)
 class SearchResult:
-    """``trials`` best first, ``decided`` in the order in which their fate was known.
+    """A search's trials: ``decided`` in the order in which their fate was known, ``trials`` best first.
 
     ``total`` configurations exist; ``left_out`` were not looked at, because of the limit or because the time was over.
     kind: of the times that trials are ranked by.  verdict: why the file as a whole cannot be searched.
@@ -65,12 +66,15 @@ class SearchResult:
     chip: str
     sizes: Mapping[str, int]
     kind: Kind
-    trials: tuple[Trial, ...]
+    decided: tuple[Trial, ...]
     total: int
     left_out: int
     seconds: float
     verdict: Verdict | None = None
-    decided: tuple[Trial, ...] = ()
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(sorted(self.decided, key=lambda trial: _order(trial, self.kind)))
 
     @property
     def best(self) -> Trial | None:
@@ -124,9 +128,7 @@ def search(
     axes = read_axes(candidate.source)
     if isinstance(axes, Verdict):
         refused = begin(candidate, task, chip).fuller(verdict=finished(axes, candidate.source))
-        return SearchResult(
-            task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict, (refused,)
-        )
+        return SearchResult(task.name, chip.name, task.sizes, timer.kind, (refused,), 0, 0, 0.0, refused.verdict)
     total = math.prod(len(values) for values in axes.values())
     measures = timer.kind == "measured"
     done = looked_at(known, timer.kind)
@@ -159,12 +161,11 @@ def search(
         chip=chip.name,
         sizes=task.sizes,
         kind=timer.kind,
-        trials=tuple(sorted(run.trials, key=lambda trial: _order(trial, timer.kind))),
+        decided=tuple(run.trials),
         total=total,
         left_out=total - len(run.trials) - len(took),
         seconds=round(time.monotonic() - started, 3),
         verdict=verdict,
-        decided=tuple(run.trials),
     )
 
 

@@ -32,7 +32,6 @@ from knowledge_base.records import Kind, Measurement, Trial, in_sequence
 from knowledge_base.rules import Lesson, Space, in_spaces, learn, own, shipped
 from knowledge_base.snf import decompose
 from knowledge_base.snf.graph import Graph
-from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Decomposition, Task
 from knowledge_base.store import REPLAY, Store
 
@@ -423,7 +422,7 @@ def _floor(task: Task, chip: Chip) -> float:
 
 
 def _snf(task: Task) -> str:
-    return f"# {task.name} {task.identity}\n{show(task.graph)}"
+    return f"# {task.name} {task.identity}\n{task.text}"
 
 
 def _plan_figures(plan: Decomposition, chip: Chip) -> dict[str, float]:

@@ -31,7 +31,6 @@ from knowledge_base.snf import decompose, parse
 from knowledge_base.snf.batch import batch
 from knowledge_base.snf.graph import FLOATS
 from knowledge_base.snf.op_table import kind
-from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Task, told_by
 from knowledge_base.snf.torch_text import torch_text
 
@@ -162,7 +161,7 @@ def task_document(task: Task) -> dict[str, Any]:
         "untold": list(task.untold_sizes),
         "batch": batch(task),
         "contraction": any(kind(node.op) == "contraction" for node in task.graph.nodes),
-        "snf": show(task.graph),
+        "snf": task.text,
     }
 
 

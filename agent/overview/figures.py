@@ -77,9 +77,8 @@ def learning(places: Sequence[Row]) -> str:
 
 
 def forest(rules: Sequence[Row]) -> str:
-    """Rules by their effect on time, with 95% intervals."""
-    tested = [rule for rule in rules if rule["effect"] is not None]
-    drawn = sorted(sorted(tested, key=lambda rule: -abs(rule["effect"]))[:RULES], key=lambda rule: rule["effect"])
+    """Rules (that have an effect) by how much it is, with 95% intervals."""
+    drawn = sorted(sorted(rules, key=lambda rule: -abs(rule["effect"]))[:RULES], key=lambda rule: rule["effect"])
     if not drawn:
         return ""
     figure = figure_of(1, 1, 11, 1.0 + 0.24 * len(drawn))

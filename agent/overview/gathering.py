@@ -30,6 +30,7 @@ def gather(database: Database, *, op: str = "", gpu: str = "") -> Row:
     best = [one | {"task": task["task"], "identity": task["identity"]} for task in tasks for one in task["best"]]
     texts = browse.specifications(database, [row["identity"] for row in best])
     runs = browse.runs(database, gpu=gpu, limit=RUNS)
+    rules = browse.rules(database, op=op, gpu=gpu)
     return {
         "base": database.engine.url.render_as_string(hide_password=True),
         "made_at": now(),
@@ -40,8 +41,8 @@ def gather(database: Database, *, op: str = "", gpu: str = "") -> Row:
         "correct": sum(task["correct"] for task in tasks),
         "chips": [_chip(name, best, texts) for name in dict.fromkeys(row["chip"] for row in best)],
         "places": _places(database, runs, {task["identity"] for task in tasks}, gpu),
-        "rules": [rule for rule in browse.rules(database, op=op, gpu=gpu) if rule["effect"] is not None],
-        "untested": [rule for rule in browse.rules(database, op=op, gpu=gpu) if rule["effect"] is None],
+        "rules": [rule for rule in rules if rule["effect"] is not None],
+        "untested": [rule for rule in rules if rule["effect"] is None],
         "runs": runs,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from agent.console import pairs, us
+from agent.console import pairs, percent, us
 
 from .figures import chip_roofline, forest, learning
 
@@ -26,7 +25,7 @@ def html(gathered: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"pairs": pairs, "percent": _percent}
+    templates.filters |= {"pairs": pairs, "percent": percent}
     templates.globals |= {"us": us}
     pictures = {
         "rooflines": {chip["name"]: Markup(chip_roofline(chip)) for chip in gathered["chips"]},
@@ -34,7 +33,3 @@ def html(gathered: Mapping[str, Any]) -> str:
         "forest": Markup(forest(gathered["rules"])),
     }  # fmt: skip
     return templates.get_template("overview.html").render(**gathered, **pictures)
-
-
-def _percent(log_ratio: float) -> str:
-    return f"{100 * math.expm1(log_ratio):+.1f}%"

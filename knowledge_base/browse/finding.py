@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import String, cast, func, literal, select, text, union_all
+from sqlalchemy import func, literal, select, text, union_all
 
 from knowledge_base.browse.asking import Row, listed
 from knowledge_base.database import Database
-from knowledge_base.tables import CALLS, CANDIDATES, FACTS, RULES, TASKS, TRIALS
+from knowledge_base.tables import TASKS, TRIALS
 from knowledge_base.text_index import SOURCES
 
 if TYPE_CHECKING:
@@ -59,23 +59,14 @@ def _by_index(connection: Connection, words: Sequence[str], kinds: Sequence[str]
 
 def _by_looking(connection: Connection, words: Sequence[str], kinds: Sequence[str], limit: int) -> list[Row]:
     """Without an index: tables are looked through, of trials the latest; newer things come first."""
-    message = TRIALS.c.record[("verdict", "message")].as_string()
     latest = select(TRIALS.c.key).order_by(TRIALS.c.created_at.desc()).limit(_LOOKED_THROUGH).scalar_subquery()
-    f = FACTS.c
-    tables: dict[str, tuple[Any, Any, Any]] = {
-        "task": (TASKS, TASKS.c.key, TASKS.c.name + "\n" + TASKS.c.snf),
-        "kernel": (CANDIDATES, CANDIDATES.c.digest, CANDIDATES.c.note + "\n" + CANDIDATES.c.source),
-        "rule": (RULES, RULES.c.key, RULES.c.statement),
-        "fact": (FACTS, f.key, f.subject + " " + f.name + ": " + f.value + " " + f.unit + " " + f.source),
-        "call": (CALLS, CALLS.c.key, CALLS.c.record["text"].as_string()),
-        "trial": (TRIALS, TRIALS.c.key, message),
-    }
     parts = []
     for kind in kinds:
-        table, thing, said = tables[kind]
-        wanted = [said.icontains(word, autoescape=True) for word in words]
-        wanted += [TRIALS.c.status != "correct", TRIALS.c.key.in_(latest)] if kind == "trial" else []
-        columns = (literal(kind).label("is"), cast(thing, String).label("id"), said.label("text"), table.c.created_at)
+        source = SOURCES[kind]
+        wanted = [source.has, *(source.text.icontains(word, autoescape=True) for word in words)]
+        wanted += [TRIALS.c.key.in_(latest)] if kind == "trial" else []
+        created_at = source.thing.table.c.created_at
+        columns = (literal(kind).label("is"), source.thing.label("id"), source.text.label("text"), created_at)
         parts.append(select(*columns).where(*wanted))
     every = union_all(*parts).subquery()
     who = func.row_number().over(partition_by=(every.c["is"], every.c.text), order_by=every.c.created_at).label("who")
@@ -95,10 +86,8 @@ def _snippet(whole: str, words: Sequence[str]) -> str:
 
 def _task_of(connection: Connection, row: Row) -> str:
     """The name of the task that a thing is, or is of; empty for what is of none."""
-    things = {"task": TASKS.c.key, "kernel": CANDIDATES.c.digest, "call": CALLS.c.key, "trial": TRIALS.c.key}
-    if row["is"] not in things:
+    source = SOURCES[row["is"]]
+    if source.task is None:
         return ""
-    thing = things[row["is"]]
-    task = select(thing.table.c.key if row["is"] == "task" else thing.table.c.task).where(thing == row["id"]).limit(1)
-    named = select(TASKS.c.name).where(TASKS.c.key == task.scalar_subquery())
-    return str(connection.execute(named).scalar() or "")
+    task = select(source.task).where(source.thing == row["id"]).limit(1).scalar_subquery()
+    return str(connection.execute(select(TASKS.c.name).where(TASKS.c.key == task)).scalar() or "")

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def curves(database: Database, run: str) -> list[Row]:
-    """A run's (id) learning curves, one of each task, shape and kind of time, in the order in which they began."""
-    with database.read() as connection:
-        return curves_of(connection, run)
-
-
-def curves_of(connection: Connection, run: str) -> list[Row]:
-    """The same.
+    """A run's (id) learning curves, one of each task, chip and shape, in the order in which they began.
 
     A row: task, identity, chip, shape, kind, evaluations (how many configurations the run looked at) and ``points``,
     each an evaluation that was better than all before: its number, from 1, and µs.  A time counts if its kernel was
     found right in this run, in whichever configuration, and nothing was found wrong with the configuration itself.
     """
+    with database.read() as connection:
+        return curves_of(connection, run)
+
+
+def curves_of(connection: Connection, run: str) -> list[Row]:
+    """:func:`curves` within a transaction."""
     t, a = TRIALS.c, ATTEMPTS.c
     columns = (TASKS.c.name.label("task"), t.task.label("identity"), t.chip, t.shape, t.candidate, t.status)
     query = (

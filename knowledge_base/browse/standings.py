@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
@@ -116,34 +116,33 @@ def differences(trial: Trial, best: Trial) -> list[str]:
     From the model, which has no part in a measured time, only what it takes longer for is named: µs it adds.
     """
     said = _of_cubins(trial.evidence, best.evidence)
-    own, ideal = trial.timed("modelled"), best.timed("modelled")
-    if own is None or ideal is None:
+    own, theirs = trial.timed("modelled"), best.timed("modelled")
+    if own is None or theirs is None:
         return said
-    held, hers = own.terms.get("occupancy", 0), ideal.terms.get("occupancy", 0)
-    if 0 < held < hers:
-        said.append(f"{held:g} {'block' if held == 1 else 'blocks'} an SM, not {hers:g}")
+    held, more = own.terms.get("occupancy", 0), theirs.terms.get("occupancy", 0)
+    if 0 < held < more:
+        said.append(f"{held:g} {'block' if held == 1 else 'blocks'} an SM, not {more:g}")
     waves = own.terms.get("waves", 0.0)
-    if waves > 1 and _filled(waves) < 0.9 * _filled(ideal.terms.get("waves", 0.0)):
+    if waves > 1 and _filled(waves) < 0.9 * _filled(theirs.terms.get("waves", 0.0)):
         said.append(f"{waves:.2f} waves, the last of them not full")
-    longer = [(own.terms.get(name, 0.0) - ideal.terms.get(name, 0.0), name) for name in TERMS]
-    worst = [(us, name) for us, name in sorted(longer, reverse=True) if us > NOTABLE * ideal.us]
+    longer = [(own.terms.get(name, 0.0) - theirs.terms.get(name, 0.0), name) for name in TERMS]
+    worst = [(us, name) for us, name in sorted(longer, reverse=True) if us > NOTABLE * theirs.us]
     return said + [f"{name} ~+{us:.3g} µs" for us, name in worst[:2]]
 
 
-def _of_cubins(own: Iterable[CompileEvidence], best: Iterable[CompileEvidence]) -> list[str]:
-    mine, hers = list(own), list(best)
-    if not mine or not hers:
+def _of_cubins(own: Sequence[CompileEvidence], best: Sequence[CompileEvidence]) -> list[str]:
+    if not own or not best:
         return []
     said = []
-    spilled = max(e.spill_bytes for e in mine)
-    if spilled > max(e.spill_bytes for e in hers):
+    spilled = max(e.spill_bytes for e in own)
+    if spilled > max(e.spill_bytes for e in best):
         said.append(f"spills {spilled} B a thread")
-    if all(e.tma for e in hers) and not all(e.tma for e in mine):
+    if all(e.tma for e in best) and not all(e.tma for e in own):
         said.append("no TMA")
-    units, wanted = ({e.mma for e in kernels if e.mma} for kernels in (mine, hers))
+    units, wanted = ({e.mma for e in kernels if e.mma} for kernels in (own, best))
     if wanted and units != wanted:
         said.append(f"{'+'.join(sorted(units)) or 'no MMA'}, not {'+'.join(sorted(wanted))}")
-    if any(e.serialised_wgmma for e in mine) and not any(e.serialised_wgmma for e in hers):
+    if any(e.serialised_wgmma for e in own) and not any(e.serialised_wgmma for e in best):
         said.append("waits after every wgmma")
     return said
 

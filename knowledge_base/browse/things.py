@@ -128,7 +128,7 @@ def _run(connection: Connection, row: Row) -> Row:
     calls = select(func.count()).select_from(CALLS).where(CALLS.c.run_id == row["id"])
     return row | {
         "calls": connection.execute(calls).scalar(),
-        "winners": [{name: value for name, value in one.items() if name != "identity"} for one in won],
+        "winners": won,
         "attempts": connection.execute(count).scalar(),
         "curves": curves_of(connection, row["id"]),
     }
