@@ -468,7 +468,7 @@ def show(
     db: Db = None,
     as_json: Json = False,
 ) -> int:
-    """Everything about one task, chip, kernel, run, trial, rule, fact or call.
+    """Everything about one task, chip, kernel, run, trial, rule, fact, call or other base.
 
     Of a task: what is fastest on each GPU and what lost to it and why.  Of a kernel: what it was made from, and the
     changes on the way.  Of a run: its winners and learning curves.
@@ -476,6 +476,32 @@ def show(
     from .commands import show_command
 
     return show_command.show(id, gpu, db, as_json)
+
+
+@kb.command()
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE.jsonl[.gz]", help="It is replaced as a whole.")],
+    op: Op = "",
+    gpu: Chip = "",
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Write what this base found to a file, for another base: trials, winners, rules with their evidence."""
+    from .commands import share_command
+
+    return share_command.export(file, op, gpu, db, as_json)
+
+
+@kb.command("import")
+def import_rows(
+    file: Annotated[str, typer.Argument(metavar="FILE.jsonl[.gz]", help="Of `agent kb export`.")],
+    db: Db = None,
+    as_json: Json = False,
+) -> int:
+    """Read what another base found: shown as foreign, beside what is known here, until a run judges it."""
+    from .commands import share_command
+
+    return share_command.import_rows(file, db, as_json)
 
 
 def invoke(arguments: list[str]) -> int:

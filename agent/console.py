@@ -40,6 +40,13 @@ def console(error: bool = False) -> Console:
     return made
 
 
+def visible(text: str) -> str:
+    """``text`` without what a terminal would act on: every character but line ends and tabs that is not printable."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def emit(document: Any) -> None:
     """Prints the one JSON document of ``--json``."""
     json.dump(plain(document), sys.stdout, ensure_ascii=False, allow_nan=False)

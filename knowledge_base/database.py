@@ -2,13 +2,15 @@
 
 It knows no table but Alembic's version and the index of words; what is stored is :mod:`knowledge_base.store`'s
 business.
-SQLite runs in WAL mode with a busy timeout and short transactions, a writer's beginning with BEGIN IMMEDIATE, so that
-two runs on one file wait for each other instead of failing.  Alembic takes a quarter of a second to import, so it is
-imported only if the schema is not already the newest.
+Writers take turns, and wait for each other instead of failing; their transactions are short.  On SQLite (in WAL mode,
+with a busy timeout) a writer begins with BEGIN IMMEDIATE, on PostgreSQL with an advisory lock.  Readers see the base as
+it was when they began.  Alembic takes a quarter of a second to import, so it is imported only if the schema is not
+already the newest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from knowledge_base.content import readable
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.migrations import HEAD
+from knowledge_base.records import clean
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -24,9 +27,12 @@ if TYPE_CHECKING:
 
 DEFAULT = "runs/knowledge.db"
 BUSY_MS = 30_000  # how long a writer waits for another one; a transaction here takes milliseconds
+WRITERS = 0x74696C65  # PostgreSQL's advisory lock that a base's writers take turns at
+POSTGRESQL = "postgresql"
+CONNECT_S = 10  # for a server to answer
 _FALLBACK = "Choose another place with --db, for example --db sqlite:////tmp/knowledge.db."
 
-# What SQLite says → what a person can do.  The first text that occurs decides.
+# What a database says → what a person can do.  The first pattern that is found decides.
 _ADVICE = (
     ("readonly database", "The database or its folder can't be written. " + _FALLBACK),
     ("unable to open database file", "Its folder does not exist or can't be written. " + _FALLBACK),
@@ -36,6 +42,13 @@ _ADVICE = (
     ("no such module: fts5", "Python's SQLite was built without FTS5, which this base has an index by. Use another."),
     ("malformed", "The file is damaged. Move it away, or mend it: sqlite3 FILE .recover | sqlite3 NEW"),
     ("database is locked", f"Another program held it for {BUSY_MS // 1000} s. End that one, then try again."),
+    ("lock timeout", f"Another program held it for {BUSY_MS // 1000} s. End that one, then try again."),
+    ("permission denied", "Its user may not write there. Name another one in the URL of --db."),
+    (r'database ".*" does not exist', "Make the database first: createdb NAME. The tables come by themselves."),
+    ("authentication failed", "Check the user and the password: postgresql://USER:PASSWORD@HOST/NAME, or ~/.pgpass."),
+    ("no password supplied", "Give a password: postgresql://USER:PASSWORD@HOST/NAME, or in ~/.pgpass."),
+    ("connection refused", "No server listens there. Check host and port: postgresql://USER@HOST:PORT/NAME."),
+    ("failed to resolve host", "Check the host: postgresql://USER@HOST/NAME."),
 )
 
 
@@ -45,12 +58,20 @@ def url_of(text: str | None) -> str:
     return text if "://" in text else f"sqlite:///{text}"
 
 
+def shown(url: str) -> str:
+    """A URL as it may be shown: without its password."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+
+
 class Database:
-    """An engine and its two kinds of transaction."""
+    """An engine and its two kinds of transaction.  ``url`` is to be shown: it lacks the password."""
 
     def __init__(self, url: str, engine: Engine) -> None:
-        self.url = url
+        self.url = shown(url)
         self.engine = engine
+        self._reading = engine
+        if engine.dialect.name == POSTGRESQL:
+            self._reading = engine.execution_options(isolation_level="REPEATABLE READ")
 
     @classmethod
     def open(cls, url: str | None = None) -> Database:
@@ -70,7 +91,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: a snapshot."""
-        with self._translated(), self.engine.connect() as connection:
+        with self._translated(), self._reading.connect() as connection:
             yield connection
 
     @contextmanager
@@ -152,19 +173,31 @@ def _engine(url: str) -> Engine:
             # One connection is one base: all threads take turns at it.
             options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
             options["connect_args"]["check_same_thread"] = False
+        if parsed.get_backend_name() == POSTGRESQL:
+            options["pool_pre_ping"] = True  # a server may have been started anew
+            if parsed.get_driver_name().startswith("psycopg") and "connect_timeout" not in parsed.query:
+                options["connect_args"] = {"connect_timeout": CONNECT_S}
         engine = create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise UserError(
-            f"--db {url}: {error}", "Give a file, or an SQLAlchemy URL such as sqlite:///runs/x.db."
-        ) from None
-    except ModuleNotFoundError as error:
-        raise EnvironmentLacks(
-            f"--db {url} needs the Python module {error.name}", f"pip install {error.name}"
-        ) from None
+        mend = "Give a file, or an SQLAlchemy URL: sqlite:///runs/x.db, postgresql://USER@HOST/NAME."
+        raise UserError(f"--db {shown(url)}: {shown(str(error))}", mend) from None
+    except ImportError as error:  # the driver's; psycopg alone lacks libpq where the system has none
+        name = "psycopg[binary]" if "psycopg" in (error.name or str(error)) or "pq" in str(error) else error.name
+        raise EnvironmentLacks(f"--db {shown(url)} needs a driver: {error}", f"pip install '{name}'") from None
+
+    nul = "\\x00" if engine.dialect.name == POSTGRESQL else "\0"  # whose texts can't have the character
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def _readable(_c: Any, _cursor: Any, statement: str, given: Any, _context: Any, _many: bool) -> tuple[str, Any]:
-        return statement, _spelled(given)
+        return statement, _spelled(given, nul)
+
+    if engine.dialect.name == POSTGRESQL:
+
+        @event.listens_for(engine, "begin")
+        def _take_turns(connection: Connection) -> None:
+            if connection.get_execution_options().get("writes", False):
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {BUSY_MS}")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS})")
 
     if not parsed.drivername.startswith("sqlite"):
         return engine
@@ -188,13 +221,16 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _spelled(given: Any) -> Any:
-    """A statement's parameters with readable texts: a name that someone typed may hold bytes that are no UTF-8."""
+def _spelled(given: Any, nul: str) -> Any:
+    """A statement's parameters with readable texts: a name that someone typed may hold bytes that are no UTF-8.
+
+    nul: what stands for the character NUL.
+    """
     if isinstance(given, str):
-        return readable(given)
+        return readable(given).replace("\0", nul)
     if isinstance(given, dict):
-        return {name: _spelled(value) for name, value in given.items()}
-    return type(given)(map(_spelled, given)) if isinstance(given, list | tuple) else given
+        return {name: _spelled(value, nul) for name, value in given.items()}
+    return type(given)(_spelled(value, nul) for value in given) if isinstance(given, list | tuple) else given
 
 
 def _make_folder(url: str, file: str | None) -> None:
@@ -209,9 +245,9 @@ def _make_folder(url: str, file: str | None) -> None:
 
 
 def _user_error(url: str, error: DBAPIError) -> UserError | None:
-    said = str(error.orig)
+    said = clean(str(error.orig))
     for sign, advice in _ADVICE:
-        if sign in said.lower():
+        if re.search(sign, said.lower()):
             return EnvironmentLacks(f"The knowledge base {url}: {said}", advice)
     if error.connection_invalidated or type(error.orig).__name__ in ("InterfaceError", "OperationalError"):
         return EnvironmentLacks(f"The knowledge base {url} does not answer: {said}", _FALLBACK)

@@ -30,7 +30,8 @@ def clean(text: str) -> str:
     What is not printable (control and escape characters, lone surrogates, marks that turn the direction) becomes a
     blank, and what is longer than MAX_TEXT is cut off.
     """
-    return "".join(c if c.isprintable() else " " for c in text[:MAX_TEXT])
+    text = text[:MAX_TEXT]
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 Said = Annotated[str, AfterValidator(clean)]  # text that holds what a candidate, or a program that read one, said
@@ -243,8 +244,10 @@ def in_sequence(times: Iterable[tuple[Measurement, int]]) -> Measurement:
 
 
 # What can become of a configuration that is searched, best first (:attr:`Trial.standing`).
-STANDINGS = ("ranked", "spills", "untimed", "does-not-fit", "pruned", "infeasible", "failed")
+STANDINGS = ("ranked", "spills", "untimed", "does-not-fit", "pruned", "infeasible", "failed", "foreign")
 COMPILED, PRUNED = "compiled", "pruned"  # status of a trial that nobody has judged
+COMPOSITION = "composition"  # proposer of what is no file: which kernels a whole target was made of
+FOREIGN = "foreign"  # status, and standing, of a trial that another base has made
 UNSURE = (Status.TIMEOUT, Status.CRASH)  # the machine's load may explain these: such a trial may be judged again
 
 
@@ -252,6 +255,9 @@ class Trial(Record):
     """A candidate tried in one configuration: the record that search, timer, judge and store hand on, each time fuller.
 
     The first five fields say what was tried, with which version of the evaluator; :attr:`key` is their hash.
+
+    One with an ``origin`` was imported from the base of that id: its verdict and its times are that base's word, which
+    stands beside what is found here and is never taken for it.
     """
 
     candidate: Candidate
@@ -276,6 +282,7 @@ class Trial(Record):
     infeasible: tuple[dict[str, int], ...] = ()
     seed: int = 0  # of the hidden inputs
     seconds: float = 0.0  # that judging took
+    origin: str = ""
 
     @property
     def task(self) -> str:
@@ -284,20 +291,24 @@ class Trial(Record):
 
     @property
     def key(self) -> str:
-        """Candidate × configuration × chip × shape × evaluator: one hash, the same on every machine."""
-        what = (self.task, self.candidate.digest, self.configuration, self.chip, self.shape, self.evaluator)
-        return content_key("evaluation", *what)  # the first schema's word, so that keys of older bases stay
+        """Candidate × configuration × chip × shape × evaluator: one hash, the same on every machine.
+
+        Of a foreign trial also × the base that it is from.
+        """
+        return trial_key(self.candidate.digest, self)
 
     @property
     def status(self) -> str:
-        """The verdict's status; ``compiled`` before there is one, or ``pruned``."""
+        """The verdict's status; ``compiled`` before there is one, or ``pruned``; ``foreign`` whatever it is."""
+        if self.origin:
+            return FOREIGN
         if self.verdict is not None:
             return self.verdict.status.value
         return PRUNED if self.pruned else COMPILED
 
     @property
     def correct(self) -> bool:
-        return self.verdict is not None and self.verdict.correct
+        return not self.origin and self.verdict is not None and self.verdict.correct
 
     @property
     def general(self) -> bool:
@@ -315,8 +326,10 @@ class Trial(Record):
 
         ranked: compiled and timed; spills: that too, but with spilled registers; untimed: compiled, but none of its
         times is believed; does-not-fit: compiled, but no block fits an SM; pruned: not compiled; infeasible: launch
-        raised ValueError; failed: refused, or judged wrong.
+        raised ValueError; failed: refused, or judged wrong; foreign: another base's, whatever it was there.
         """
+        if self.origin:
+            return FOREIGN
         if self.verdict is not None and not self.correct:
             return "infeasible" if self.verdict.status is Status.INFEASIBLE else "failed"
         if self.time is not None:
@@ -337,6 +350,9 @@ class Trial(Record):
                 return "an SM cannot hold one block of it"
             case "infeasible" | "failed":
                 return self.verdict.message if self.verdict else ""
+            case "foreign":
+                there = self.fuller(origin="")
+                return f"in base {self.origin[:8]} it is {there.status}{': ' * bool(there.reason)}{there.reason}"
         return self.pruned
 
     def timed(self, kind: Kind) -> Measurement | None:
@@ -357,8 +373,8 @@ class Trial(Record):
         """What lists say of the trial, in the words that everything outside uses for it; JSON-ready.
 
         kernel: SHA-256 of the source.  kind, us, floor_us, interval_us, processes, stability: of :attr:`time`.
-        error: :attr:`Verdict.error`.  message:
-        the verdict's, or :attr:`reason`.
+        error: :attr:`Verdict.error`.  message: the verdict's, or :attr:`reason`.  origin: the base that it was
+        imported from.
         """
         verdict, time = self.verdict, self.time
         said = {
@@ -380,7 +396,8 @@ class Trial(Record):
             "error": verdict.error if verdict else None,
             "stage": verdict.stage if verdict else "",
             "error_class": verdict.error_class if verdict else "",
-            "message": verdict.message if verdict else self.reason,
+            "message": verdict.message if verdict and not self.origin else self.reason,
+            "origin": self.origin,
         }
         return dict(plain(said))
 
@@ -414,6 +431,13 @@ class Trial(Record):
         pruned, price = ("", None) if evidence or whole.verdict else (whole.pruned, whole.price_us)
         plans = whole.plans or other.plans
         return whole.fuller(measurements=times, evidence=evidence, plans=plans, pruned=pruned, price_us=price)
+
+
+def trial_key(digest: str, trial: Trial) -> str:
+    """:attr:`Trial.key` of a trial whose candidate is not at hand but for the digest of its source."""
+    what = (trial.task, digest, trial.configuration, trial.chip, trial.shape, trial.evaluator)
+    # The first schema's word, so that keys of older bases stay.
+    return content_key("evaluation", *what, *([trial.origin] if trial.origin else []))
 
 
 def _certainty(trial: Trial) -> int:

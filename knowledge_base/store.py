@@ -18,12 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import case, func, select
-from sqlalchemy.exc import IntegrityError
 
 from knowledge_base.content import canonical, content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
-from knowledge_base.records import COMPILED, PRUNED, Candidate, LlmCall, Move, Status, Trial
+from knowledge_base.records import COMPILED, FOREIGN, PRUNED, Candidate, LlmCall, Move, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TALLIES, TASKS, TRIALS, WINNERS, now
@@ -133,15 +132,14 @@ class Store:
 
     def record_tasks(self, tasks: Iterable[Task]) -> None:
         """Stores the tasks that are not stored yet."""
-        rows = [_task_row(task) for task in tasks]
+        rows = [task_row(task) for task in tasks]
         with self.database.write() as connection:
-            for row in rows:
-                _once(connection, TASKS, row)
+            store_new(connection, TASKS, rows)
 
     def record_candidate(self, candidate: Candidate, *, run: str = "") -> None:
         """Stores a candidate of a task that is stored."""
         with self.database.write() as connection:
-            _once(connection, CANDIDATES, _candidate_row(candidate, run))
+            _once(connection, CANDIDATES, candidate_row(candidate, run))
 
     def record_call(self, call: LlmCall) -> None:
         """Stores (or replaces) a language model's call for a task that is stored."""
@@ -183,7 +181,7 @@ class Store:
         """
         with self.database.write() as connection:
             for candidate in {(trial.task, trial.candidate.digest): trial.candidate for trial in trials}.values():
-                _once(connection, CANDIDATES, _candidate_row(candidate, run))
+                _once(connection, CANDIDATES, candidate_row(candidate, run))
             tally: Counter[_Counted] = Counter()
             for trial in trials:
                 tally.update(_record(connection, trial, run))
@@ -217,8 +215,8 @@ class Store:
 
         A verdict is among it only if this user's evaluator wrote it.
         """
-        key = _candidate_key(task, digest)
-        same = (TRIALS.c.candidate == key, TRIALS.c.chip == chip, TRIALS.c.evaluator == evaluator)
+        key, t = candidate_key(task, digest), TRIALS.c
+        same = (t.candidate == key, t.chip == chip, t.evaluator == evaluator, t.status != FOREIGN)
         with self.database.read() as connection:
             found = _read(connection, _RECORDS.where(*same).order_by(TRIALS.c.created_at))
         return [trial for trial in found if trial.shape == dict(shape)]
@@ -229,9 +227,23 @@ class Store:
         ``run``: of those alone that this run tried.  Measured times come before modelled ones.  Times of different
         chips or shapes do not compare: use these as a warm start, to be judged again.
         """
+        t = TRIALS.c
+        correct = [t.status == Status.CORRECT.value]
+        if run:
+            correct.append(t.key.in_(select(ATTEMPTS.c.trial).where(ATTEMPTS.c.run_id == run)))
         with self.database.read() as connection:
-            here = _best(connection, task, TRIALS.c.chip == chip, limit, run)
-            return here or _best(connection, task, TRIALS.c.chip != chip, limit, run)
+            return _best(connection, task, chip, correct, limit)
+
+    def foreign(self, task: str, chip: str, *, limit: int) -> list[Trial]:
+        """The fastest trial of each candidate that another base calls correct, on this chip, else on any.
+
+        Nothing of a candidate that was tried here on this chip.  Verdicts and times are the other base's word.
+        """
+        t = TRIALS.c
+        tried = select(t.candidate).where(t.task == task, t.chip == chip, t.status != FOREIGN)
+        right = t.record[("verdict", "status")].as_string() == Status.CORRECT.value
+        with self.database.read() as connection:
+            return _best(connection, task, chip, [t.status == FOREIGN, right, t.candidate.not_in(tried)], limit)
 
     def best_at(self, task: str, chip: str, shape: Mapping[str, int]) -> list[Trial]:
         """The correct trials of a task at a shape on a chip that have a time, the fastest first.
@@ -271,7 +283,7 @@ class Store:
         latest = select(c.key).where(c.task.in_(list(tasks)), c.prompt != "").order_by(c.created_at.desc()).limit(limit)
         right_or_last = (case((t.status == Status.CORRECT.value, 0), else_=1), t.created_at.desc(), t.key)
         place = func.row_number().over(partition_by=t.candidate, order_by=right_or_last).label("place")
-        judged = t.status.not_in((COMPILED, PRUNED, Status.INFEASIBLE.value))
+        judged = t.status.not_in((COMPILED, PRUNED, FOREIGN, Status.INFEASIBLE.value))
         found = select(t.key, place).where(t.candidate.in_(latest.scalar_subquery()), judged).subquery()
         first = _RECORDS.join(found, found.c.key == t.key).where(found.c.place == 1)
         with self.database.read() as connection:
@@ -314,17 +326,24 @@ def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> bo
     """Stores the row unless one with its key is there; whether it did."""
     if connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
         return False
-    try:
-        with connection.begin_nested():
-            connection.execute(table.insert().values(**row))
-    except IntegrityError:  # another writer came between (not on SQLite, whose writers take turns), or a key is missing
-        if not connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
-            raise
-        return False
+    connection.execute(table.insert().values(**row))  # nobody came between: writers take turns
     return True
 
 
-def _task_row(task: Task) -> dict[str, Any]:
+def store_new(connection: Connection, table: SqlTable, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Stores the rows whose keys are not there yet; the keys of those that it stored."""
+    wanted = {row["key"]: row for row in rows}
+    keys = list(wanted)
+    for start in range(0, len(keys), _CHUNK):
+        some = select(table.c.key).where(table.c.key.in_(keys[start : start + _CHUNK]))
+        for key in connection.execute(some).scalars():
+            del wanted[key]
+    if wanted:
+        connection.execute(table.insert(), [dict(row) for row in wanted.values()])
+    return set(wanted)
+
+
+def task_row(task: Task) -> dict[str, Any]:
     ops = dict.fromkeys(node.op for node in task.graph.nodes)
     return {
         "key": task.identity,
@@ -337,12 +356,12 @@ def _task_row(task: Task) -> dict[str, Any]:
     }
 
 
-def _candidate_key(task: str, digest: str) -> str:
+def candidate_key(task: str, digest: str) -> str:
     return content_key("candidate", task, digest)
 
 
-def _candidate_row(candidate: Candidate, run: str) -> dict[str, Any]:
-    key = _candidate_key(candidate.task, candidate.digest)
+def candidate_row(candidate: Candidate, run: str) -> dict[str, Any]:
+    key = candidate_key(candidate.task, candidate.digest)
     known = {"key": key, "digest": candidate.digest, "run_id": run, "created_at": now()}
     return {**candidate.model_dump(), **known}
 
@@ -353,9 +372,8 @@ _Counted = tuple[str, ...]  # their values
 
 def _record(connection: Connection, trial: Trial, run: str) -> dict[_Counted, int]:
     """Stores a trial, or what is new of it; how that changes the tallies."""
-    candidate = _candidate_key(trial.task, trial.candidate.digest)
-    # The row stays locked until it is changed; on SQLite writers take turns anyway.
-    rows = _rows(connection, _RECORDS.where(TRIALS.c.key == trial.key).with_for_update(of=TRIALS))
+    candidate = candidate_key(trial.task, trial.candidate.digest)
+    rows = _rows(connection, _RECORDS.where(TRIALS.c.key == trial.key))
     known, mark = next(iter(rows), (None, ""))
     is_new, ours = known is None, known is None or _ours(known, mark)
     if known is not None and trial.verdict is not None and not ours:
@@ -386,8 +404,8 @@ def _record(connection: Connection, trial: Trial, run: str) -> dict[_Counted, in
 
 
 def count(connection: Connection, tally: Mapping[_Counted, int]) -> None:
-    """Adds to the tallies, always in the same order, so that two writers wait for each other and never in a circle."""
-    for counted, more in sorted(tally.items()):
+    """Adds to the tallies."""
+    for counted, more in tally.items():
         if more:
             key = content_key("tally", *counted)
             _once(connection, TALLIES, {"key": key, **dict(zip(COUNTED, counted, strict=True)), "trials": 0})
@@ -437,20 +455,22 @@ def _seal(trial: Trial) -> str:
 
 
 def _ours(trial: Trial, mark: str) -> bool:
-    return trial.verdict is None or hmac.compare_digest(mark, _seal(trial))
+    """Whether there is no verdict to doubt, or this user's evaluator wrote it; a foreign one is nobody's here."""
+    return bool(trial.origin) or trial.verdict is None or hmac.compare_digest(mark, _seal(trial))
 
 
 def _unjudged(trial: Trial) -> Trial:
     return trial.fuller(**{name: Trial.model_fields[name].default for name in _JUDGED})
 
 
-def _best(connection: Connection, task: str, chip: Any, limit: int, run: str) -> list[Trial]:
+def _best(connection: Connection, task: str, chip: str, wanted: Sequence[Any], limit: int) -> list[Trial]:
+    """The fastest trial of each of a task's candidates among those ``wanted``, on this chip, else on any."""
     t = TRIALS.c
     fastest = (t.kind, t.us, t.key)  # "measured" sorts before "modelled"
     place = func.row_number().over(partition_by=t.candidate, order_by=fastest).label("place")
-    correct = [t.task == task, chip, t.status == Status.CORRECT.value, t.us.is_not(None)]
-    if run:
-        correct.append(t.key.in_(select(ATTEMPTS.c.trial).where(ATTEMPTS.c.run_id == run)))
-    ranked = select(t.key, place).where(*correct).subquery()
-    first = _RECORDS.join(ranked, ranked.c.key == t.key).where(ranked.c.place == 1)
-    return _read(connection, first.order_by(*fastest).limit(limit))
+    for where in (t.chip == chip, t.chip != chip):
+        ranked = select(t.key, place).where(t.task == task, where, t.us.is_not(None), *wanted).subquery()
+        first = _RECORDS.join(ranked, ranked.c.key == t.key).where(ranked.c.place == 1)
+        if found := _read(connection, first.order_by(*fastest).limit(limit)):
+            return found
+    return []

@@ -4,7 +4,8 @@ The primary key of every row that another person's base could also hold (task, c
 is ``key``, a hash of its content, so that recording a thing twice, or merging two bases, changes nothing.
 Times are UTC in ISO 8601, durations µs or seconds as the column's name says.
 The index of words on SQLite (:mod:`knowledge_base.text_index`) is none of them.
-Slow to import (SQLAlchemy); only :mod:`knowledge_base.store`, :mod:`knowledge_base.browse` and the seed use it.
+Slow to import (SQLAlchemy); only the store, the seed, :mod:`knowledge_base.browse` and
+:mod:`knowledge_base.sharing` use it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class RunRow(Table, table=True):
 
     __tablename__: ClassVar[str] = "runs"
     id: str = Field(primary_key=True, max_length=96)
-    target: str = Field(max_length=255)
+    target: str = _text()
     chip: str = Field(max_length=64)
     device: str = Field(max_length=16)
     proposer: str = Field(max_length=32)
@@ -117,9 +118,9 @@ class CandidateRow(Table, table=True):
 class TrialRow(Table, table=True):
     """A :class:`knowledge_base.records.Trial`: its key, the record without its candidate, and what is searched by.
 
-    status and standing are the trial's, shape the canonical JSON of its dimensions; kind and us are those of the time
-    that counts (empty and NULL where there is none).  ``seal`` is that of what the judge wrote
-    (:mod:`knowledge_base.seal`).
+    status and standing are the trial's (what was imported is ``foreign``), shape the canonical JSON of its dimensions;
+    kind and us are those of the time that counts (empty and NULL where there is none).  ``seal`` is that of what the
+    judge wrote (:mod:`knowledge_base.seal`).
     """
 
     __tablename__: ClassVar[str] = "trials"
@@ -175,7 +176,9 @@ class ArtifactRow(Table, table=True):
 
 
 class AttemptRow(Table, table=True):
-    """What a run tried, in order.  ``move``: known, search, check, compose, or a proposal's (:class:`.records.Move`).
+    """What a run tried, in order.
+
+    ``move``: known, foreign, search, check, compose, or a proposal's (:class:`.records.Move`).
 
     Attempts are a run's story; trials are what is known.  A trial reused by ten runs has ten attempts.
     """
@@ -216,13 +219,13 @@ class FactRow(Table, table=True):
     __tablename__: ClassVar[str] = "facts"
     key: str = _key()
     subject: str = Field(max_length=64, index=True)
-    name: str = Field(max_length=128)
+    name: str = _text()
     value: str = _text()
     unit: str = Field(default="", max_length=32)
     op: str = Field(default="", max_length=128, index=True)
     chip: str = Field(default="", max_length=64, index=True)
     source: str = _text()
-    origin: str = Field(default="seed", max_length=16)  # seed | user | run
+    origin: str = Field(default="seed", max_length=16)  # seed | user | run | import
     created_at: str = Field(max_length=32)
 
 
@@ -249,7 +252,7 @@ class RuleRow(Table, table=True):
     paired: dict[str, Any] = _json()
     history: list[dict[str, Any]] = _json(list)
     source: str = _text()
-    origin: str = Field(default="seed", max_length=16)  # seed | mined | llm | user
+    origin: str = Field(default="seed", max_length=16)  # seed | mined | llm | user | import
     superseded_by: str = Field(default="", max_length=64)
     created_at: str = Field(max_length=32)
     updated_at: str = Field(max_length=32)
@@ -259,7 +262,8 @@ class RuleEvidenceRow(Table, table=True):
     """One piece of evidence about a rule: two trials that differ in what it speaks of alone, or all those of a shape.
 
     place: that shape (task, sizes, chip, dtype) and the sessions in which it was timed; log_ratio is then best against
-    best, ``paired`` the median of ``pairs`` pairs.
+    best, ``paired`` the median of ``pairs`` pairs.  What another base found is ``claimed``, and its place has that
+    ``base``; one without a task is what it makes of the rule as a whole.
     """
 
     __tablename__: ClassVar[str] = "rule_evidence"
@@ -302,10 +306,22 @@ class LlmCallRow(Table, table=True):
     record: dict[str, Any] = _json()
 
 
-RUNS, TASKS, CANDIDATES, TRIALS, TALLIES, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, CALLS, META = (
+class BaseRow(Table, table=True):
+    """This base itself (``own``), and each one of which an export was imported: its file, how much of what was new."""
+
+    __tablename__: ClassVar[str] = "bases"
+    key: str = _key()  # at random, when the base was made
+    own: bool = False
+    file: str = Field(default="", max_length=255)
+    exported_at: str = Field(default="", max_length=32)
+    imported_at: str = Field(default="", max_length=32)
+    took: dict[str, Any] = _json()
+
+
+RUNS, TASKS, CANDIDATES, TRIALS, TALLIES, ARTIFACTS, ATTEMPTS, WINNERS, FACTS, RULES, EVIDENCE, CALLS, META, BASES = (
     METADATA.tables[name]
     for name in (
         "runs", "tasks", "candidates", "trials", "tallies", "artifacts", "attempts", "winners", "facts", "rules",
-        "rule_evidence", "llm_calls", "meta",
+        "rule_evidence", "llm_calls", "meta", "bases",
     )
 )  # fmt: skip

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+from postgresql_server import Lacking, PostgreSQLServer, postgresql_server
 
 from evaluator.judging import JudgeProcess, Oracle
 from knowledge_base.chips import from_driver
@@ -54,6 +55,26 @@ def new_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("base") / "knowledge.db"
     Store.open(str(file)).close()
     return file
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL server; skips where there can be none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(postgresql_server())
+        except Lacking as error:
+            pytest.skip(f"needs PostgreSQL: {error}")
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where there is no base yet: a file, and a database of PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "kb.db")
+    server: PostgreSQLServer = request.getfixturevalue("postgresql")
+    return server.new()
 
 
 @pytest.fixture

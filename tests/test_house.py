@@ -33,6 +33,7 @@ ROOMS = (
     "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison",
     "agent.experiments", "agent.models", "agent.overview", "agent.proposers", "agent.proposers.synthesizer", COMMANDS,
     "prompts", "kernels_generated.ops", "kernels_generated.patching", "knowledge_base.rules", "knowledge_base.browse",
+    "knowledge_base.sharing",
 )  # fmt: skip
 # Packages that take a tenth of a second to a second to import.
 SLOW = {"torch", "numpy", "cuda", "sqlmodel", "sqlalchemy", "alembic", "openai", "matplotlib"}

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.console import console, emit, pairs, percent, table, us
+from agent.console import console, emit, pairs, percent, table, us, visible
 from knowledge_base import browse
 from knowledge_base.chips import chip
 from knowledge_base.database import DEFAULT, url_of
 from knowledge_base.errors import UserError, nearest
-from knowledge_base.records import Answered, Status
+from knowledge_base.records import FOREIGN, Answered, Status
 from knowledge_base.rules import learn
 from knowledge_base.seed import STATUSES
 from knowledge_base.store import Store
@@ -73,7 +73,12 @@ def run_status(row: Row) -> str:
 
 def _best(row: Row) -> str:
     shown = [f"{b['chip']} {us(b['us'], b['kind'])}" for b in row["best"]]
-    return ", ".join(shown[:3]) + (" …" if len(shown) > 3 else "")
+    foreign = [f"{row['foreign']} foreign"] if row["foreign"] else []
+    return ", ".join([*shown[:3], *foreign]) + (" …" if len(shown) > 3 else "")
+
+
+def _of_base(row: Row) -> str:
+    return f" (says base {row['origin'][:8]}, not judged here)" if row["origin"] else ""
 
 
 def effect(row: Row) -> str:
@@ -137,7 +142,7 @@ LISTINGS: dict[str, Listing] = {
             ("chip", "left", 8, _field("chip")),
             ("µs", "right", 8, _time),
             ("floor", "right", 7, lambda r: us(r["floor_us"])),
-            ("configuration", "left", None, lambda r: pairs(r["configuration"])),
+            ("configuration", "left", None, lambda r: pairs(r["configuration"]) + _of_base(r)),
         ),
         NO_RUN,
         limited=True,
@@ -279,10 +284,10 @@ def _marked(text: str) -> Text:
     from rich.text import Text
 
     before, *found = text.split(browse.OPEN)
-    made = Text(before)
+    made = Text(visible(before))
     for part in found:
         bold, _, rest = part.partition(browse.CLOSE)
-        made.append(bold, style="bold").append(rest.replace(browse.CLOSE, ""))
+        made.append(visible(bold), style="bold").append(visible(rest))
     return made
 
 
@@ -320,9 +325,9 @@ def _check(what: str, given: dict[str, str]) -> None:
         given["gpu"] = known_chip(given["gpu"])
     known: dict[str, Sequence[str]] = {
         "rules": STATUSES,
-        "kernels": ("measured", "modelled", "promoted"),
+        "kernels": ("measured", "modelled", "promoted", FOREIGN),
         "runs": ("running", "done", "incomplete", "interrupted", "failed"),
-        "attempts": (*(s.value for s in Status), "compiled"),
+        "attempts": (*(s.value for s in Status), "compiled", FOREIGN),
         "calls": tuple(a.value for a in Answered),
     }
     if "status" in given and given["status"] not in known[what]:
@@ -331,7 +336,7 @@ def _check(what: str, given: dict[str, str]) -> None:
 
 
 def plain(text: str) -> str:
-    """``text`` as rich prints it as it is."""
+    """``text`` as rich prints it as it is, but for what a terminal would act on."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(visible(text))

@@ -19,11 +19,11 @@ from .kb import file_of, reading
 QUERIES: dict[str, tuple[str, str]] = {
     "best_kernels": (
         "Winners, best first within a task, a chip and a shape",
-        """SELECT tasks.name AS task, trials.chip, trials.shape, trials.us, trials.kind, tasks.dtype,
+        """SELECT tasks.name AS task, trials.chip, trials.shape, trials.us, trials.kind, trials.status, tasks.dtype,
   json_extract(trials.record, '$.configuration') AS configuration, candidates.digest AS kernel, winners.run_id AS run
 FROM winners JOIN trials ON trials.key = winners.trial JOIN tasks ON tasks.key = trials.task
   JOIN candidates ON candidates.key = trials.candidate
-ORDER BY tasks.name, trials.chip, trials.shape, trials.kind, trials.us""",
+ORDER BY tasks.name, trials.chip, trials.shape, trials.status = 'foreign', trials.kind, trials.us""",
     ),
     "fastest_configurations": (
         "The fastest configurations of a task (its name) on a chip, with what the assembler made of them",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.console import console, count, emit, pairs, percent, table, us
+from agent.console import console, count, emit, pairs, percent, table, us, visible
 from knowledge_base import browse
 
 from .kb import Row, effect, figure, known_chip, plain, reading, run_status
@@ -43,7 +43,7 @@ def _task(out: Console, row: Row) -> None:
     _title(out, "task", row["task"], row["identity"])
     out.print(f"{row['dtype']}, {row['precision']}; {row['ops'].strip(',').replace(',', ', ')}", markup=False)
     out.print()
-    out.print(row["snf"].rstrip(), markup=False, soft_wrap=True)
+    out.print(visible(row["snf"].rstrip()), markup=False, soft_wrap=True)
     for place in row["places"]:
         out.print()
         _place(out, place)
@@ -171,7 +171,9 @@ def _trial(out: Console, row: Row) -> None:
     general = "" if not row["correct"] else ", at every size" if row["general"] else ", but launch refuses sizes"
     judged = f" ({count(len(row['judged']), 'size')} judged in {row['seconds']:.1f} s)" if row["judged"] else ""
     out.print(f"[bold]{row['status']}[/bold]{general}{judged}")
-    if verdict is not None and verdict["message"]:
+    if row["origin"]:
+        out.print(plain(f"{row['message']}. Not judged here: agent kb show {row['origin'][:8]}"))
+    elif verdict is not None and verdict["message"]:
         where = f"line {verdict['line']}: {verdict['source']}\n" if verdict["line"] else ""
         named = f"{verdict['error_class']}: " if verdict["error_class"] else ""
         hint = f"\n{verdict['hint']}" if verdict["hint"] else ""
@@ -270,6 +272,14 @@ def _chip(out: Console, row: Row) -> None:
         out.print("No task has a kernel on it yet.")
 
 
+def _base(out: Console, row: Row) -> None:
+    _title(out, "base", "(this one)" if row["own"] else f"from {row['file']}", row["key"])
+    if not row["own"]:
+        out.print(f"exported {row['exported_at']}, imported {row['imported_at']}", markup=False)
+        for kind, changes in row["took"].items():
+            out.print(plain(f"{kind}: {pairs(changes)}"))
+
+
 def _call(out: Console, row: Row) -> None:
     for name, value in row.items():
         if name == "request":
@@ -289,6 +299,7 @@ def _fields(out: Console, row: Row) -> None:
 
 PAGES: dict[str, Callable[[Any, Row], None]] = {
     "task": _task, "kernel": _kernel, "run": _run, "trial": _trial, "rule": _rule, "chip": _chip, "call": _call,
+    "base": _base,
 }  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------- parts of pages
@@ -305,7 +316,7 @@ def _heading(out: Console, text: str) -> None:
 
 def _text(out: Console, name: str, text: str) -> None:
     _heading(out, f"{name}:")
-    out.print(text.rstrip(), markup=False, soft_wrap=True)
+    out.print(visible(text.rstrip()), markup=False, soft_wrap=True)
 
 
 def _field(out: Console, name: str, value: Any) -> None:
@@ -316,7 +327,7 @@ def _field(out: Console, name: str, value: Any) -> None:
 def _diff(out: Console, diff: str) -> None:
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.splitlines():
-        out.print(line, style=styles.get(line[:1], ""), markup=False, soft_wrap=True)
+        out.print(visible(line), style=styles.get(line[:1], ""), markup=False, soft_wrap=True)
 
 
 def _time(row: Row) -> str:

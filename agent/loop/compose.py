@@ -13,7 +13,7 @@ from evaluator.replay import Composition, cubins_of
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.content import canonical, content_key
-from knowledge_base.records import Candidate, Measurement, Trial, Verdict
+from knowledge_base.records import COMPOSITION, Candidate, Measurement, Trial, Verdict
 from knowledge_base.snf.printer import show
 from knowledge_base.snf.task import Decomposition, Task
 
@@ -60,7 +60,7 @@ def begun(
     candidate = Candidate(
         source=canonical({"plan": decomposition.plan, "calls": calls}),
         task=whole.identity,
-        proposer="composition",
+        proposer=COMPOSITION,
         note=f"{len(calls)} calls of {len({w.candidate.digest for w, *_ in winners})} kernels",
     )
     trial = Trial(

@@ -240,8 +240,11 @@ def _context(
 
 
 def measured_spaces(store: Store | None) -> tuple[Space, ...]:
-    """What was measured of any work: the landscapes that ship, and the newest trials of the base."""
-    trials = own(store.database, NEWEST) if store is not None else ()
+    """What was measured of any work: the landscapes that ship, and the newest trials of the base, foreign ones too.
+
+    They say what to look at first; that a time of another base is false costs a look.
+    """
+    trials = own(store.database, NEWEST, foreign=True) if store is not None else ()
     return tuple(in_spaces([*shipped(), *trials]))
 
 

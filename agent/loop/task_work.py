@@ -1,9 +1,10 @@
 """One task's way through the loop: retrieve, propose, search configurations, judge, record; the winner at the end.
 
-Candidates come from the knowledge base (the best known ones, to be judged again by this version of the evaluator) and
-from the proposer.  Each one's configurations are ranked by the run's timer; the best is judged, the next if that is
-rejected.  A task needs one *general* winner, correct at every judged size; one that is faster but refuses some sizes is
-kept beside it.  Everything is recorded as soon as it is known, so a run that is stopped loses nothing.
+Candidates come from the knowledge base (the best known ones and those of other bases, to be judged by this version of
+the evaluator) and from the proposer.  Each one's configurations are ranked by the run's timer; the best is judged, the
+next if that is rejected.  A task needs one *general* winner, correct at every judged size; one that is faster but
+refuses some sizes is kept beside it.  Everything is recorded as soon as it is known, so a run that is stopped loses
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .searching import search
 from .summary import Effort, TaskResult
 
 LIMIT: int | None = None  # configurations of a candidate that are looked at: all, while the time lasts
-KNOWN = 3  # candidates of the knowledge base that a task starts from
+KNOWN = 3  # candidates of the knowledge base that a task starts from, and as many that other bases have
 SEARCHING = 0.5  # of what is left of a run's budget may go to searching: what is never judged is worth nothing
 SHORTEST = 3.0  # seconds a task may search, however small its share
 TRIES = 3  # configurations of one candidate that are judged before it is given up
@@ -44,6 +45,19 @@ def known_trials(store: Store, task: Task, chip: Chip, run: str = "") -> tuple[T
     ``run``: of those that were made in this run alone, before it was resumed.
     """
     return tuple(store.best(task.identity, chip.name, limit=KNOWN, run=run))
+
+
+def foreign_trials(store: Store, task: Task, chip: Chip, known: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """What other bases call correct and nobody tried here, unless they give it more time than the best one known."""
+    found = store.foreign(task.identity, chip.name, limit=KNOWN)
+    return tuple(trial for trial in found if not any(_slower(trial, one) for one in known))
+
+
+def _slower(one: Trial, other: Trial) -> bool:
+    """Whether times that compare say so."""
+    mine, theirs = one.time, other.time
+    alike = one.shape == other.shape and one.chip == other.chip
+    return alike and mine is not None and theirs is not None and mine.kind == theirs.kind and theirs < mine
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,12 @@ class TaskWork:
         try:
             of_run = self.context.run if self.context.starts_alone else ""
             self.known = known_trials(self.context.store, self.task, self.context.chip, of_run)
-            self.try_all([(trial.candidate, "known") for trial in self.known])
+            start_from = [(trial.candidate, "known") for trial in self.known]
+            if not self.context.starts_alone:
+                others = foreign_trials(self.context.store, self.task, self.context.chip, self.known)
+                self.promising += [trial.configuration for trial in others]
+                start_from += [(trial.candidate, "foreign") for trial in others]
+            self.try_all(start_from)
             for proposer in self.context.proposers:
                 self.over = self.ask(proposer)
                 if proposer.learns:

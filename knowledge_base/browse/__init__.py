@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from knowledge_base.lazy import exports
 
 if TYPE_CHECKING:
+    from .asking import tasks_of as tasks_of
     from .finding import CLOSE as CLOSE
     from .finding import KINDS as KINDS
     from .finding import OPEN as OPEN
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = exports(
         __name__,
+        asking=["tasks_of"],
         finding=["CLOSE", "KINDS", "OPEN", "search"],
         learning=["curves"],
         listings=["attempts", "calls", "facts", "kernels", "rules", "runs", "specifications", "tasks"],

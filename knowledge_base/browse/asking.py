@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, select
 
 from knowledge_base.database import Database
+from knowledge_base.records import FOREIGN
 from knowledge_base.store import trials
 from knowledge_base.tables import TASKS, TRIALS, WINNERS
 
@@ -18,10 +19,10 @@ Row = dict[str, Any]
 BEST = ("kernel", "chip", "shape", "kind", "us", "floor_us", "general")  # what is said of a winner
 
 
-def winners(*columns: Any, tasks: Sequence[str] | None = None, gpu: str = "") -> Any:
+def winners(*columns: Any, tasks: Sequence[str] | None = None, gpu: str = "", foreign: bool = False) -> Any:
     """Winners, best first within task and chip: their task's name, key, chip and shape of their trial, ``columns``.
 
-    ``tasks``: of these (identities) alone.
+    ``tasks``: of these (identities) alone.  ``foreign``: those of other bases as well, after this one's.
     """
     t = TRIALS.c
     query = select(TASKS.c.name.label("task"), t.key, t.chip, t.shape, *columns).select_from(WINNERS)
@@ -32,8 +33,10 @@ def winners(*columns: Any, tasks: Sequence[str] | None = None, gpu: str = "") ->
         query,
         (t.task + "").in_(tasks) if tasks is not None else None,
         (t.chip + "") == gpu if gpu else None,
+        None if foreign else t.status != FOREIGN,
     )
-    return query.order_by(TASKS.c.name, t.chip, case((t.kind == "measured", 0), else_=1), t.us)
+    own_first = (case((t.status == FOREIGN, 1), else_=0), case((t.kind == "measured", 0), else_=1))
+    return query.order_by(TASKS.c.name, t.chip, *own_first, t.us)
 
 
 def briefs(connection: Connection, rows: list[Row], only: Sequence[str] = ()) -> list[Row]:

@@ -6,10 +6,10 @@ import difflib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import case, func, select
 
 from knowledge_base.browse.asking import Row, listed
-from knowledge_base.records import COMPILED, PRUNED
+from knowledge_base.records import COMPILED, FOREIGN, PRUNED
 from knowledge_base.tables import CANDIDATES, TASKS, TRIALS
 
 if TYPE_CHECKING:
@@ -75,10 +75,14 @@ def _tree(connection: Connection, known: dict[str, Row], depths: dict[str, int],
 
 
 def _bests(connection: Connection, keys: list[str]) -> dict[str, Row]:
-    """Of each candidate (key) its best trial: a correct one before one that is unjudged, measured before modelled."""
+    """Of each candidate (key) its best trial: correct ones come before unjudged ones, and foreign ones last.
+
+    Of equals measured ones come first.
+    """
     t = TRIALS.c
     unjudged = t.status.in_((COMPILED, PRUNED))
-    rank = case((t.status == "correct", 0), (and_(unjudged, t.us.is_not(None)), 2), (unjudged, 3), else_=1)
+    said = ((unjudged & t.us.is_not(None), 2), (unjudged, 3), (t.status == FOREIGN, 4))
+    rank = case((t.status == "correct", 0), *said, else_=1)
     place = func.row_number().over(partition_by=t.candidate, order_by=(rank, t.kind == "modelled", t.us, t.key))
     ranked = select(t.candidate, t.status, t.chip, t.kind, t.us, place.label("place")).where(t.candidate.in_(keys))
     found = ranked.subquery()

@@ -21,6 +21,7 @@ from knowledge_base.browse.asking import (
     winners,
 )
 from knowledge_base.database import Database
+from knowledge_base.records import FOREIGN
 from knowledge_base.tables import ATTEMPTS, CALLS, EVIDENCE, FACTS, RULES, RUNS, TALLIES, TASKS, TRIALS, WINNERS
 
 
@@ -84,11 +85,14 @@ def calls(database: Database, *, op: str = "", status: str = "", run: str = "", 
 
 
 def kernels(database: Database, *, op: str = "", gpu: str = "", status: str = "", limit: int = 50) -> list[Row]:
-    """Winners, best first within task and chip.  ``status``: measured, modelled or promoted."""
+    """Winners, best first within task and chip, other bases' last.
+
+    ``status``: measured, modelled or promoted (this base's alone), or foreign.
+    """
     t, w = TRIALS.c, WINNERS.c
     columns = (w.run_id, w.folder, w.promoted_at, w.created_at, t.candidate)
-    query = winners(*columns, tasks=tasks_of(database, op), gpu=gpu)
-    wanted = {"": None, "promoted": w.promoted_at != ""}
+    query = winners(*columns, tasks=tasks_of(database, op), gpu=gpu, foreign=status in ("", FOREIGN))
+    wanted = {"": None, "promoted": w.promoted_at != "", FOREIGN: t.status == FOREIGN}
     query = where(query, wanted.get(status, t.kind == status))
     found: dict[tuple[str, str, str], Row] = {}
     with database.read() as connection:
@@ -104,11 +108,16 @@ def specifications(database: Database, identities: Sequence[str]) -> dict[str, s
 
 
 def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
-    """Tasks with how often each was tried and the best winner per chip and shape."""
+    """Tasks with how often each was tried, here and in other bases, and the best winner per chip and shape."""
     t, y = TRIALS.c, TALLIES.c
-    tried = func.sum(y.trials).label("trials")
+    tried = func.sum(case((y.status == FOREIGN, 0), else_=y.trials)).label("trials")
     correct = func.sum(case((y.status == "correct", y.trials), else_=0)).label("correct")
-    count = where(select(y.task, tried, correct), y.chip == gpu if gpu else None).group_by(y.task).subquery("counts")
+    foreign = func.sum(case((y.status == FOREIGN, y.trials), else_=0)).label("foreign")
+    count = (
+        where(select(y.task, tried, correct, foreign), y.chip == gpu if gpu else None)
+        .group_by(y.task)
+        .subquery("counts")
+    )
     query = (
         select(
             TASKS.c.key.label("identity"),
@@ -118,11 +127,12 @@ def tasks(database: Database, *, op: str = "", gpu: str = "") -> list[Row]:
             TASKS.c.precision,
             func.coalesce(count.c.trials, 0).label("trials"),
             func.coalesce(count.c.correct, 0).label("correct"),
+            func.coalesce(count.c.foreign, 0).label("foreign"),
         )
         .outerjoin(count, count.c.task == TASKS.c.key)
         .order_by(TASKS.c.name)
     )
-    found = rows(database, where(query, op_of_task(op), count.c.trials > 0 if gpu else None))
+    found = rows(database, where(query, op_of_task(op), count.c.trials + count.c.foreign > 0 if gpu else None))
     won = winners(t.task.label("identity"), tasks=tasks_of(database, op), gpu=gpu)
     first: dict[tuple[str, str, str], Row] = {}
     best: dict[str, list[Row]] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from knowledge_base.browse.asking import Row, listed, where
-from knowledge_base.records import STANDINGS, CompileEvidence, Status, Trial
+from knowledge_base.records import FOREIGN, STANDINGS, CompileEvidence, Status, Trial
 from knowledge_base.store import trials
 from knowledge_base.tables import TALLIES, TRIALS
 
@@ -39,7 +39,8 @@ def places(connection: Connection, task: str, chip: str = "") -> tuple[list[Row]
     counted = where(select(y.chip, y.shape, y.evaluator, y.standing, y.trials), y.task == task, y.trials > 0)
     by_place: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for row in listed(connection, where(counted, y.chip == chip if chip else None)):
-        by_place[row["chip"], row["shape"]][row["evaluator"]][row["standing"]] += row["trials"]
+        evaluator = "" if row["standing"] == FOREIGN else row["evaluator"]  # other bases' are told of, whosever
+        by_place[row["chip"], row["shape"]][evaluator][row["standing"]] += row["trials"]
     measured = _measured(connection, task)
     trials_at = {place: sum(n.total() for n in counts.values()) for place, counts in by_place.items()}
     ordered = sorted(by_place, key=lambda place: (place not in measured, -trials_at[place], place))
@@ -57,12 +58,14 @@ def _measured(connection: Connection, task: str) -> set[tuple[str, str]]:
 def _place(
     connection: Connection, task: str, chip: str, shape: str, counts: dict[str, Counter[str]], measured: bool
 ) -> Row:
-    evaluators = list(counts) if measured or len(counts) == 1 else [_latest(connection, task, chip, shape)]
+    foreign = counts.pop("", Counter())
+    evaluators = list(counts) if measured or len(counts) < 2 else [_latest(connection, task, chip, shape)]
     here = (TRIALS.c.task == task, TRIALS.c.chip == chip, TRIALS.c.shape == shape)
     among = None if len(evaluators) == len(counts) else TRIALS.c.evaluator.in_(evaluators)
-    tally = Counter[str]()
+    tally = foreign.copy()
     for evaluator in evaluators:
         tally.update(counts[evaluator])
+    older = sum(n.total() for n in counts.values()) + foreign.total() - tally.total()
     kind = "measured" if measured else "modelled"
     ranked = _fastest(connection, (*here, TRIALS.c.kind == kind), among)
     first = next((trial for trial in ranked if trial.correct), ranked[0] if ranked else None)
@@ -71,13 +74,13 @@ def _place(
         "shape": first.shape if first else json.loads(shape),
         "kind": kind if first else None,
         "trials": {standing: tally[standing] for standing in STANDINGS if tally[standing]},
-        "older_trials": sum(n.total() for n in counts.values()) - tally.total(),
+        "older_trials": older,
         "best": [_beside(trial, first) for trial in ranked[:BEST]] if first else [],
         "lost": [
             row
             for standing in STANDINGS[1:]
             if tally[standing]
-            for row in _lost(connection, here, among, standing, tally[standing])
+            for row in _lost(connection, here, None if standing == FOREIGN else among, standing, tally[standing])
         ],
     }
 
@@ -85,7 +88,7 @@ def _place(
 def _latest(connection: Connection, task: str, chip: str, shape: str) -> str:
     """The evaluator of the latest trial there."""
     t = TRIALS.c
-    query = select(t.evaluator).where(t.task == task, t.chip == chip, t.shape == shape)
+    query = select(t.evaluator).where(t.task == task, t.chip == chip, t.shape == shape, t.status != FOREIGN)
     return str(connection.execute(query.order_by(t.created_at.desc()).limit(1)).scalar())
 
 
@@ -159,18 +162,17 @@ def _lost(connection: Connection, here: Sequence[Any], among: Any, standing: str
     some = trials(connection, list(connection.execute(query).scalars()))
     groups: dict[str, list[Trial]] = defaultdict(list)
     for trial in some:
-        verdict = trial.verdict
-        groups[(verdict.error_class if verdict else "") or re.sub(r"[\d.]+", "#", trial.reason)].append(trial)
+        groups[_error_class(trial) or re.sub(r"[\d.]+", "#", trial.reason)].append(trial)
     rows = []
     for alike in sorted(groups.values(), key=len, reverse=True):
-        verdict, fastest = alike[0].verdict, alike[0].time
+        fastest = alike[0].time
         rows.append(
             {
                 "standing": standing,
                 "trials": count,  # of this standing, whatever the reason
                 "looked_at": len(some),
                 "of_these": len(alike),
-                "error_class": verdict.error_class if verdict else "",
+                "error_class": _error_class(alike[0]),
                 "reason": alike[0].reason,
                 "trial": alike[0].key,
                 "us": fastest.us if fastest else None,
@@ -178,6 +180,11 @@ def _lost(connection: Connection, here: Sequence[Any], among: Any, standing: str
             }
         )
     return rows
+
+
+def _error_class(trial: Trial) -> str:
+    """That of a verdict of this base; of a foreign one the reason says what it is there."""
+    return trial.verdict.error_class if trial.verdict is not None and not trial.origin else ""
 
 
 def by_status(connection: Connection, task: str) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Everything about one thing: a run, task, chip, kernel, trial, rule, fact or call."""
+"""Everything about one thing: a run, task, chip, kernel, trial, rule, fact, call, or another base."""
 
 from __future__ import annotations
 
@@ -14,8 +14,21 @@ from knowledge_base.browse.standings import by_status, places
 from knowledge_base.chips import CHIPS
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError, nearest
+from knowledge_base.records import COMPOSITION
 from knowledge_base.store import trials
-from knowledge_base.tables import ATTEMPTS, CALLS, CANDIDATES, EVIDENCE, FACTS, RULES, RUNS, TASKS, TRIALS, WINNERS
+from knowledge_base.tables import (
+    ATTEMPTS,
+    BASES,
+    CALLS,
+    CANDIDATES,
+    EVIDENCE,
+    FACTS,
+    RULES,
+    RUNS,
+    TASKS,
+    TRIALS,
+    WINNERS,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -31,6 +44,7 @@ _NAMED: tuple[tuple[str, Table, str], ...] = (
     ("rule", RULES, "key"),
     ("fact", FACTS, "key"),
     ("call", CALLS, "key"),
+    ("base", BASES, "key"),
 )
 
 
@@ -38,13 +52,13 @@ def show(database: Database, what: str, *, gpu: str = "") -> Row:
     """Everything about the one thing that ``what`` names: a task or a chip by its name, else the beginning of an id.
 
     ``gpu``: of a task, what was tried on that chip alone.  The row has ``is``: run | task | chip | kernel | trial |
-    rule | fact | call.  Raises UserError if nothing or several things match.
+    rule | fact | call | base.  Raises UserError if nothing or several things match.
     """
     name = what.replace("-", "_")
     if what.lower() in CHIPS:
         return {"is": "chip"} | _chip(database, what.lower())
     with database.read() as connection:
-        matches = [("task", row) for row in listed(connection, TASKS.select().where(TASKS.c.name == name).limit(9))]
+        matches = [("task", row) for row in _tasks_named(connection, name)]
         if not matches:
             for kind, table, column in _NAMED:
                 found = listed(connection, select(table).where(*begins(table.c[column], what)).limit(4))
@@ -62,6 +76,15 @@ def show(database: Database, what: str, *, gpu: str = "") -> Row:
             )
     ids = ", ".join(f"{kind} {row[_column(kind)][:12]}{_said(kind, row)}" for kind, row in matches[:6])
     raise UserError(f"{what!r} names several things: {ids}", "Give one of these ids, or more of it.")
+
+
+def _tasks_named(connection: Connection, name: str) -> list[Row]:
+    """The tasks of this name; a whole target that was made of one has the name as well, and comes in its place."""
+    found = listed(connection, TASKS.select().where(TASKS.c.name == name).limit(9))
+    keys = [row["key"] for row in found]
+    composed = select(CANDIDATES.c.task).where(CANDIDATES.c.task.in_(keys), CANDIDATES.c.proposer == COMPOSITION)
+    whole = set(connection.execute(composed).scalars())
+    return [row for row in found if row["key"] not in whole] or found
 
 
 def _said(kind: str, row: Row) -> str:

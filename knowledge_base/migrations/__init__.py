@@ -3,4 +3,4 @@
 HEAD is the newest revision, written down so that opening a current base need not import Alembic; a test compares.
 """
 
-HEAD = "0008"
+HEAD = "0009"

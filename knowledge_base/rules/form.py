@@ -21,6 +21,7 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import Record
 
 OTHERS = "other values"  # what most rules stand against
+_LONGEST = 128  # characters of an op
 _SHAPE = re.compile(r"(?P<measure>[A-Za-z]\w*(?:\*[A-Za-z]\w*)*) (?P<sign>>=|<=) (?P<bound>[1-9]\d*)")
 
 
@@ -111,6 +112,8 @@ def read_form(document: Mapping[str, Any], where: str) -> RuleForm:
     if document["effect"] != "log_ratio":
         raise UserError(f"{where}: an effect is a log_ratio, not {document['effect']!r}")
     found = Scope(**scope)
+    if len(found.op) > _LONGEST:
+        raise UserError(f"{where}: an op has at most {_LONGEST} characters, not {len(found.op)}")
     if found.chip and found.chip not in CHIPS:
         raise UserError(f"{where}: there is no chip {found.chip!r}", f"known: {', '.join(CHIPS)}")
     if found.dtype and found.dtype not in BYTES:
@@ -125,6 +128,8 @@ def _conditions(when: Any, where: str) -> tuple[Condition, ...] | None:
     if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) and part for part in parts):
         raise UserError(f"{where}: a rule's when is a condition or {{'all': [conditions]}}, not {when!r}")
     conditions = []
+    if not all(isinstance(part.get("value", True), str | int | float) for part in parts):
+        raise UserError(f"{where}: a condition's value is a number, a text, true or false, not {when!r}")
     for part in parts:
         if set(part) == {"axis", "value"}:
             conditions.append(Condition(feature=str(part["axis"]), value=part["value"]))

@@ -179,7 +179,7 @@ def _note(connection: Connection, row: Mapping[str, Any], rule: Mined, status: s
         changed.append(Change(key, row["statement"], row["status"], status, _why(rule)))
     if any(row[name] != value for name, value in new.items()):
         connection.execute(RULES.update().where(RULES.c.key == key).values(**new, updated_at=now()))
-        mined = (EVIDENCE.c.rule == key) & EVIDENCE.c.with_trial.is_(None)
+        mined = (EVIDENCE.c.rule == key) & (EVIDENCE.c.kind == "measured") & EVIDENCE.c.with_trial.is_(None)
         connection.execute(EVIDENCE.delete().where(mined))
         connection.execute(EVIDENCE.insert(), list(_evidence(key, rule)))
     return changed

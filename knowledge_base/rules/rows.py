@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from knowledge_base.landscapes import LANDSCAPES, landscape, landscape_sources
+from knowledge_base.records import FOREIGN
 
 from .spaces import Timed, ops_in
 
@@ -27,25 +28,29 @@ def shipped() -> Iterator[Timed]:
                 yield Timed(task, ops_in(spoken), row.sizes, row.dtype, row.chip, name, row.axes, source, row.us)
 
 
-def own(database: Database, newest: int | None = None) -> Iterator[Timed]:
+def own(database: Database, newest: int | None = None, foreign: bool = False) -> Iterator[Timed]:
     """A base's measured trials, or so many of them, the oldest first.  The session is the run that measured them.
 
+    ``foreign``: those of other bases as well, but for what these call wrong.
     Of times of several processes that of one counts, which a search took beside the others.
     """
-    from sqlalchemy import select
+    from sqlalchemy import and_, false, func, or_, select
 
     from knowledge_base.tables import CANDIDATES, TASKS, TRIALS
 
     t = TRIALS.c
+    there = func.coalesce(t.record[("verdict", "status")].as_string(), "correct")
+    of_others = and_(t.status == FOREIGN, there == "correct") if foreign else false()
     query = (
         select(
             TASKS.c.name, TASKS.c.ops, TASKS.c.dtype, t.chip, t.run_id, t.us, CANDIDATES.c.source,
             t.record["shape"].label("shape"), t.record["configuration"].label("axes"),
-            t.record["measurements"].label("times"),
+            t.record["measurements"].label("times"), t.record["origin"].as_string().label("origin"),
         )
         .join(TASKS, TASKS.c.key == t.task)
         .join(CANDIDATES, CANDIDATES.c.key == t.candidate)
-        .where(t.kind == "measured", t.us.is_not(None), t.status.in_(("correct", "compiled")), t.run_id != "")
+        .where(t.kind == "measured", t.us.is_not(None), t.run_id != "")
+        .where(or_(t.status.in_(("correct", "compiled")), of_others))
     )  # fmt: skip
     with database.read() as connection:
         if newest is None:
@@ -58,6 +63,6 @@ def own(database: Database, newest: int | None = None) -> Iterator[Timed]:
             alone = [m["us"] for m in times if m.get("terms", {}).get("processes", 1) == 1]
             ops = tuple(op for op in row.ops.split(",") if op)
             yield Timed(
-                row.name, ops, row.shape, row.dtype, row.chip, row.run_id, row.axes, row.source,
+                row.name, ops, row.shape, row.dtype, row.chip, (row.origin or "") + row.run_id, row.axes, row.source,
                 alone[0] if alone else row.us,
             )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from house import ROOT
+from sqlalchemy import select
 
 from agent.cli import invoke
 from agent.commands.show_command import sparkline
@@ -28,6 +29,7 @@ from knowledge_base.records import (
 )
 from knowledge_base.snf import everyday
 from knowledge_base.store import RunRecord, Store
+from knowledge_base.tables import BASES
 
 TASK = everyday("linear_gelu")
 FIRST = Candidate(source="AXES = {}\n# first\n", task=TASK.identity, proposer="openai", note="plain tiles")
@@ -176,6 +178,8 @@ def test_the_fields_of_every_json_are_the_documented_ones(store: Store, capfd: p
     documented = {what: set(re.findall(r"`(\w+)`", fields)) for what, fields in DOCUMENTED.findall(section)}
     call = browse.calls(store.database)[0]["call"]
     rule = next(rule["key"] for rule in browse.rules(store.database) if rule["evidence"])
+    with store.database.read() as connection:
+        base = connection.execute(select(BASES.c.key)).scalar_one()
     asked = {
         "facts": ["facts"], "rules": ["rules"], "kernels": ["kernels"], "runs": ["runs"], "attempts": ["attempts"],
         "attempts of a run": ["attempts", "--run", RUN], "calls": ["calls"], "tasks": ["tasks"],
@@ -183,7 +187,8 @@ def test_the_fields_of_every_json_are_the_documented_ones(store: Store, capfd: p
         "show task": ["show", "linear_gelu"], "show kernel": ["show", SECOND.digest],
         "show run": ["show", RUN], "show trial": ["show", trial(128, 30.0).key], "show rule": ["show", rule],
         "show fact": ["show", browse.facts(store.database)[0]["key"]], "show chip": ["show", "h200"],
-        "show call": ["show", call],
+        "show call": ["show", call], "export": ["export", "x.jsonl"], "import": ["import", "x.jsonl"],
+        "show base": ["show", base],
     }  # fmt: skip
     found = {}
     for what, arguments in asked.items():

@@ -49,6 +49,18 @@ def trial(tm: int, us: float | None, verdict: Verdict | None = None, **changes: 
     return whole.fuller(**changes)
 
 
+def test_the_name_of_a_task_means_the_task_not_the_target_that_was_made_of_it(store: Store) -> None:
+    whole = dataclasses.replace(TASK, identity="ab" * 32)
+    store.record_tasks([whole])
+    made = Candidate(source="{}", task=whole.identity, proposer="composition")
+    store.record([trial(1, 2.0, RIGHT, candidate=made)])
+    assert browse.show(store.database, "gelu")["identity"] == TASK.identity
+    assert browse.show(store.database, whole.identity)["identity"] == whole.identity
+    store.record_tasks([dataclasses.replace(TASK, identity="cd" * 32)])
+    with pytest.raises(UserError, match="'gelu' names several things"):
+        browse.show(store.database, "gelu")
+
+
 def failed(status: Status, error_class: str, message: str) -> Verdict:
     return Verdict(status=status, stage=Stage.COMPARE, error_class=error_class, message=message)
 

@@ -275,25 +275,24 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_two_processes_write_to_one_new_base_at_once_and_both_finish(tmp_path: Path) -> None:
-    url = str(tmp_path / "kb.db")
-    writers = [writer(url, name, 40) for name in ("a", "b")]
+def test_two_processes_write_to_one_new_base_at_once_and_both_finish(new_url: str) -> None:
+    writers = [writer(new_url, name, 40) for name in ("a", "b")]
     reported = [w.communicate(timeout=120)[0].split() for w in writers]
     assert [w.returncode for w in writers] == [0, 0]
-    with Store.open(url) as store:
+    with Store.open(new_url) as store:
         assert count(store, "trials") == 160
+        assert sum(task["trials"] for task in browse.tasks(store.database)) == 160
         assert count(store, "candidates") == len(set(reported[0] + reported[1])) == 80
 
 
-def test_a_kill_loses_nothing_that_was_reported_and_stores_nothing_half(tmp_path: Path) -> None:
-    url = str(tmp_path / "kb.db")
-    process = writer(url, "a", 1_000_000)
+def test_a_kill_loses_nothing_that_was_reported_and_stores_nothing_half(new_url: str) -> None:
+    process = writer(new_url, "a", 1_000_000)
     assert process.stdout is not None
     reported = [process.stdout.readline().strip() for _ in range(20)]
     process.send_signal(signal.SIGKILL)
     reported += [line for line in process.stdout.read().split() if len(line) == 64]  # the last may be cut off
     process.wait()
-    with Store.open(url) as store:
+    with Store.open(new_url) as store:
         with store.database.read() as connection:
             stored = {row[0] for row in connection.exec_driver_sql("SELECT digest FROM candidates")}
             pairs = connection.exec_driver_sql(

@@ -25,13 +25,13 @@ def test_head_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
 
-def test_the_migrated_schema_is_the_tables(tmp_path: Path) -> None:
+def test_the_migrated_schema_is_the_tables(new_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
     from knowledge_base.tables import METADATA
 
-    database = Database.open(str(tmp_path / "kb.db"))
+    database = Database.open(new_url)
 
     def ours(name: str | None, kind: str, _parents: object) -> bool:
         return kind != "table" or not str(name).startswith(("texts", "words"))  # SQLite's index: text_index.py
