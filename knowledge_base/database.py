@@ -58,7 +58,7 @@ def url_of(text: str | None) -> str:
     return text if "://" in text else f"sqlite:///{text}"
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """A URL as it may be shown: without its password."""
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
 
@@ -67,7 +67,7 @@ class Database:
     """An engine and its two kinds of transaction.  ``url`` is to be shown: it lacks the password."""
 
     def __init__(self, url: str, engine: Engine) -> None:
-        self.url = shown(url)
+        self.url = without_password(url)
         self.engine = engine
         self._reading = engine
         if engine.dialect.name == POSTGRESQL:
@@ -180,10 +180,12 @@ def _engine(url: str) -> Engine:
         engine = create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         mend = "Give a file, or an SQLAlchemy URL: sqlite:///runs/x.db, postgresql://USER@HOST/NAME."
-        raise UserError(f"--db {shown(url)}: {shown(str(error))}", mend) from None
+        raise UserError(f"--db {without_password(url)}: {without_password(str(error))}", mend) from None
     except ImportError as error:  # the driver's; psycopg alone lacks libpq where the system has none
         name = "psycopg[binary]" if "psycopg" in (error.name or str(error)) or "pq" in str(error) else error.name
-        raise EnvironmentLacks(f"--db {shown(url)} needs a driver: {error}", f"pip install '{name}'") from None
+        raise EnvironmentLacks(
+            f"--db {without_password(url)} needs a driver: {error}", f"pip install '{name}'"
+        ) from None
 
     nul = "\\x00" if engine.dialect.name == POSTGRESQL else "\0"  # whose texts can't have the character
 

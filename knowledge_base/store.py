@@ -324,14 +324,14 @@ class Store:
 
 def _once(connection: Connection, table: SqlTable, row: Mapping[str, Any]) -> bool:
     """Stores the row unless one with its key is there; whether it did."""
-    if connection.execute(select(table.c.key).where(table.c.key == row["key"])).first():
-        return False
-    connection.execute(table.insert().values(**row))  # nobody came between: writers take turns
-    return True
+    return bool(store_new(connection, table, [row]))
 
 
 def store_new(connection: Connection, table: SqlTable, rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Stores the rows whose keys are not there yet; the keys of those that it stored."""
+    """Stores the rows whose keys are not there yet; the keys of those that it stored.
+
+    Nobody comes between looking and storing: writers take turns (:mod:`knowledge_base.database`).
+    """
     wanted = {row["key"]: row for row in rows}
     keys = list(wanted)
     for start in range(0, len(keys), _CHUNK):

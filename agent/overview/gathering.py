@@ -32,7 +32,7 @@ def gather(database: Database, *, op: str = "", gpu: str = "") -> Row:
     runs = browse.runs(database, gpu=gpu, limit=RUNS)
     rules = browse.rules(database, op=op, gpu=gpu)
     return {
-        "base": database.engine.url.render_as_string(hide_password=True),
+        "base": database.url,
         "made_at": now(),
         "op": op,
         "gpu": gpu,

@@ -65,7 +65,7 @@ def _place(
     tally = foreign.copy()
     for evaluator in evaluators:
         tally.update(counts[evaluator])
-    older = sum(n.total() for n in counts.values()) + foreign.total() - tally.total()
+    older = sum(n.total() for evaluator, n in counts.items() if evaluator not in evaluators)
     kind = "measured" if measured else "modelled"
     ranked = _fastest(connection, (*here, TRIALS.c.kind == kind), among)
     first = next((trial for trial in ranked if trial.correct), ranked[0] if ranked else None)

@@ -79,7 +79,7 @@ def show(database: Database, what: str, *, gpu: str = "") -> Row:
 
 
 def _tasks_named(connection: Connection, name: str) -> list[Row]:
-    """The tasks of this name; a whole target that was made of one has the name as well, and comes in its place."""
+    """The tasks of this name.  A target has its one task's name too: it is left out where that task is here."""
     found = listed(connection, TASKS.select().where(TASKS.c.name == name).limit(9))
     keys = [row["key"] for row in found]
     composed = select(CANDIDATES.c.task).where(CANDIDATES.c.task.in_(keys), CANDIDATES.c.proposer == COMPOSITION)

@@ -17,19 +17,13 @@ from knowledge_base.content import content_key
 from knowledge_base.errors import UserError
 from knowledge_base.records import Candidate, Record, Said, Trial, clean, trial_key
 from knowledge_base.rules import read_form
+from knowledge_base.seed import STATUSES
 from knowledge_base.snf import SnfError, Task, canonical, parse
 
 DERIVED = "auto"  # a chip whose figures were asked of a driver
-STATUSES = Literal["hypothesised", "supported", "refuted", "superseded"]
 
 
-def _printable(text: str) -> str:
-    if clean(text) != text:
-        raise ValueError("it holds what is not printable, or is too long")
-    return text
-
-
-def _all_printable(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     if cleaned(value) != value:
         raise ValueError("it holds what is not printable, or is too long")
     return value
@@ -44,7 +38,7 @@ def cleaned(value: Any) -> Any:
     return clean(value) if isinstance(value, str) else value
 
 
-Plain = Annotated[dict[str, Any], AfterValidator(_all_printable)]
+Plain = Annotated[dict[str, Any], AfterValidator(_printable)]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Base = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Text = Annotated[str, AfterValidator(_printable)]
@@ -148,12 +142,18 @@ class FactLine(Record):
     source: Text
 
 
+def _status(status: str) -> str:
+    if status not in STATUSES:
+        raise ValueError(f"no rule is {status!r}")
+    return status
+
+
 def _claims(claimed: dict[str, Any]) -> dict[str, Any]:
     for name in ("ratio", "saving"):
         number = claimed.get(name, 0.5)
         if not isinstance(number, int | float) or not 0 < number < MOST_CLAIMED[name]:
             raise ValueError(f"a {name} of {number!r}")
-    return dict(_all_printable(claimed))
+    return dict(_printable(claimed))
 
 
 Claimed = Annotated[dict[str, Any], AfterValidator(_claims)]
@@ -178,7 +178,7 @@ class RuleLine(Record):
     key: Hash
     statement: Text
     form: Plain
-    status: STATUSES
+    status: Annotated[str, AfterValidator(_status)]
     claimed: Claimed = Field(default_factory=dict)
     effect: LogRatio | None = None
     effect_low: LogRatio | None = None

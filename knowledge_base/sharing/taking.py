@@ -62,9 +62,8 @@ def take(database: Database, path: Path) -> dict[str, Any]:
     counted = {kind: dict(sorted(changes.items())) for kind, changes in took.items()}
     if any(set(changes) != {"known"} for changes in counted.values()):
         with database.write() as connection:
-            nothing = {"file": "", "exported_at": "", "imported_at": "", "took": {}}
-            store_new(connection, BASES, [{"key": header.base, "own": False, **nothing}])
             seen = {"file": path.name[:255], "exported_at": header.made_at, "imported_at": now(), "took": counted}
+            store_new(connection, BASES, [{"key": header.base, "own": False, **seen}])
             connection.execute(BASES.update().where(BASES.c.key == header.base).values(**seen))
     return {"file": str(path), "base": header.base, "made_at": header.made_at, "took": counted}
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from knowledge_base import browse
 from knowledge_base import database as opening
-from knowledge_base.database import Database, shown
+from knowledge_base.database import Database, without_password
 from knowledge_base.errors import EnvironmentLacks, UserError
 from knowledge_base.records import Answered, Candidate, LlmCall, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.rules import own, review
@@ -271,4 +271,4 @@ def test_a_url_that_makes_no_sense() -> None:
     ],
 )
 def test_a_password_is_not_shown(url: str, said: str) -> None:
-    assert shown(url) == said
+    assert without_password(url) == said
