@@ -479,6 +479,27 @@ def show(
 
 
 @kb.command()
+def verify(
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="The beginning of its id: `agent kb rules`.")],
+    task: Annotated[str, typer.Option("--task", help="Where to test it: an everyday task, or an SNF file.")] = "",
+    shape: Shape = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be measured; needs no GPU.")] = False,
+    gpu: Gpu = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of inputs, and of which configurations are compared.")] = 0,
+    jobs: Jobs = 0,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Nothing is begun later; else 300.")] = None,
+    db: Db = None,
+    require_sandbox: Sandbox = None,
+    as_json: Json = False,
+) -> int:
+    """Plan and run, on a GPU, the cheapest paired experiment that could refute a rule."""
+    from .commands import options, verify_command
+
+    options.require_sandbox(require_sandbox)
+    return verify_command.verify(rule, task, options.sizes(shape), gpu, plan, seed, jobs, seconds, db, as_json)
+
+
+@kb.command()
 def export(
     file: Annotated[str, typer.Argument(metavar="FILE.jsonl[.gz]", help="It is replaced as a whole.")],
     op: Op = "",

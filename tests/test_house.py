@@ -31,7 +31,8 @@ COMMANDS = "agent.commands"  # a module a command, and the command line imports 
 ROOMS = (
     "evaluator.confinement", "evaluator.compile", "evaluator.trace", "evaluator.tileir", "evaluator.judging",
     "evaluator.timing", "evaluator.replay", "evaluator.baselines", "agent.loop", "agent.comparison",
-    "agent.experiments", "agent.models", "agent.overview", "agent.proposers", "agent.proposers.synthesizer", COMMANDS,
+    "agent.experiments", "agent.verification", "agent.models", "agent.overview", "agent.proposers",
+    "agent.proposers.synthesizer", COMMANDS,
     "prompts", "kernels_generated.ops", "kernels_generated.patching", "knowledge_base.rules", "knowledge_base.browse",
     "knowledge_base.sharing",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evaluator import toolchain
 from knowledge_base.chips import DEFAULT, Chip, chip, from_driver
 from knowledge_base.errors import EnvironmentLacks, UserError
 
@@ -45,6 +46,12 @@ def device_for(device: str, chip: Chip) -> str:
         return "cpu"
     mend = f"Leave --gpu out, or name --gpu {card.name}. {CPU_INSTEAD}"
     raise UserError(f"--device cuda: kernels are for {chip.name}, and this machine has {card.product}", mend)
+
+
+def check_toolchain() -> None:
+    """Raises EnvironmentLacks where kernels could be neither compiled nor read, before any work."""
+    for name in ("tileiras", "tileirdisasm"):
+        toolchain.find(name)
 
 
 def check_cluster(address: str | None, device: str) -> None:

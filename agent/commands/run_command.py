@@ -14,7 +14,6 @@ from agent.console import console, emit
 from agent.loop import RunFolder, RunOptions, final_table, find_run, new_id, versions
 from agent.progress import Bars, Lines, Progress
 from agent.proposers import Choice, choose, replayed
-from evaluator import toolchain
 from evaluator.confinement import containment
 from evaluator.replay import runner_for
 from evaluator.timing import MODEL, Measured
@@ -28,7 +27,7 @@ from knowledge_base.snf.printer import show
 from knowledge_base.store import RunRecord, Store
 
 from . import recordings
-from .hardware import check_cluster, check_device, chip_for, device_for
+from .hardware import check_cluster, check_device, check_toolchain, chip_for, device_for
 
 
 def run(
@@ -62,7 +61,7 @@ def run(
     if resume and (target or shape):
         raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
     check_device(device)
-    _toolchain()
+    check_toolchain()
     asked = RunOptions(
         target=target,
         shape=shape,
@@ -303,12 +302,6 @@ def _choice(store: Store, options: RunOptions) -> Choice:
         usd=options.budget_usd,
         prices=options.prices,
     )
-
-
-def _toolchain() -> None:
-    """Raises EnvironmentLacks where kernels could be neither compiled nor read, before any work."""
-    for name in ("tileiras", "tileirdisasm"):
-        toolchain.find(name)
 
 
 def _progress(err: Any) -> tuple[Progress, AbstractContextManager[Any]]:

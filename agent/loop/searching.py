@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from evaluator.compile import Cache, cores
 from evaluator.judging import defect, finished
@@ -145,7 +146,8 @@ def search(
     verdict: Verdict | None = None
     try:
         if measures:
-            prior = _prior(near, candidate, task, chip, chosen) if near else None
+            found = [features(one, candidate.source) for one in chosen]
+            prior = prior_for(near, task, chip, found) if near else None
             run.sample(chosen, Sampler(chosen, warm, seed, took, prior))
         else:
             new = [(i, one) for i, one in enumerate(chosen) if i not in took][:expected]
@@ -169,10 +171,9 @@ def search(
     )
 
 
-def _prior(near: Sequence[Space], candidate: Candidate, task: Task, chip: Chip, chosen: Sequence[Axes]) -> Prior | None:
-    """What near work says of the configurations; None where nothing is near enough."""
+def prior_for(near: Sequence[Space], task: Task, chip: Chip, found: Sequence[Mapping[str, Any]]) -> Prior | None:
+    """What near work says of a file's configurations, by their features; None where nothing is near enough."""
     ops, dtype = (node.op for node in task.graph.nodes), task.outputs[0].dtype
-    found = [features(one, candidate.source) for one in chosen]
     return prior_of(near, task.name, ops, dtype, task.sizes, chip.name, found)
 
 

@@ -239,12 +239,12 @@ def _context(
     )
 
 
-def measured_spaces(store: Store | None) -> tuple[Space, ...]:
-    """What was measured of any work: the landscapes that ship, and the newest trials of the base, foreign ones too.
+def measured_spaces(store: Store | None, foreign: bool = True) -> tuple[Space, ...]:
+    """What was measured of any work: the landscapes that ship, and the newest trials of the base.
 
-    They say what to look at first; that a time of another base is false costs a look.
+    ``foreign``: of other bases, too.  They say what to look at first; that such a time is false costs a look.
     """
-    trials = own(store.database, NEWEST, foreign=True) if store is not None else ()
+    trials = own(store.database, NEWEST, foreign) if store is not None else ()
     return tuple(in_spaces([*shipped(), *trials]))
 
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from .claims import Claim as Claim
     from .claims import claim as claim
     from .claims import read_claim as read_claim
+    from .effects import FEW_PAIRS as FEW_PAIRS
+    from .form import Condition as Condition
     from .form import RuleForm as RuleForm
     from .form import Scope as Scope
     from .form import form_of as form_of
@@ -17,12 +19,16 @@ if TYPE_CHECKING:
     from .keeping import SHIPPED as SHIPPED
     from .keeping import Change as Change
     from .keeping import Lesson as Lesson
+    from .keeping import claimed as claimed
     from .keeping import insert as insert
     from .keeping import key_of as key_of
     from .keeping import learn as learn
     from .keeping import review as review
+    from .mined import Direction as Direction
     from .mined import Mined as Mined
+    from .mining import judged as judged
     from .mining import mine as mine
+    from .mining import to_refute as to_refute
     from .rows import own as own
     from .rows import shipped as shipped
     from .spaces import Space as Space
@@ -34,10 +40,11 @@ else:
     __getattr__, __all__ = exports(
         __name__,
         claims=["MOST_CONDITIONS", "Claim", "claim", "read_claim"],
-        form=["RuleForm", "Scope", "form_of", "known_as", "read_form"],
-        keeping=["SHIPPED", "Change", "Lesson", "insert", "key_of", "learn", "review"],
-        mined=["Mined"],
-        mining=["mine"],
+        effects=["FEW_PAIRS"],
+        form=["Condition", "RuleForm", "Scope", "form_of", "known_as", "read_form"],
+        keeping=["SHIPPED", "Change", "Lesson", "claimed", "insert", "key_of", "learn", "review"],
+        mined=["Direction", "Mined"],
+        mining=["judged", "mine", "to_refute"],
         rows=["own", "shipped"],
         spaces=["Space", "Timed", "in_spaces"],
         structure=["STRUCTURES", "features"],

@@ -1,7 +1,8 @@
 """Rules and their evidence in the knowledge base: what mining finds is kept, what evidence says of others is noted.
 
-A rule is hypothesised until there is evidence, then supported or refuted, and superseded by one that says the same of
-more.  Each change of status is kept in the rule's history with the figures that it was made for.
+A rule is hypothesised until there is evidence on which the shapes agree, then supported or refuted, and superseded by
+one that says the same of more.  Where new evidence contradicts the old it is hypothesised again.  Each change of status
+is kept in the rule's history with the figures that it was made for.
 """
 
 from __future__ import annotations
@@ -106,8 +107,7 @@ def review(database: Database, some: Sequence[Space], source: str) -> list[Chang
                 continue
             row = known[key]
             wider = _wider(row, held, found)
-            status = "superseded" if wider else "supported" if held.direction == _claimed(row) else "refuted"
-            changes += _note(connection, row, held, status, wider)
+            changes += _note(connection, row, held, "superseded" if wider else _status(row, held), wider)
     return changes
 
 
@@ -143,16 +143,24 @@ def _looked(row: Mapping[str, Any], some: Sequence[Space]) -> Mined | None:
     from .mining import judged
 
     form = form_of(row)
-    return judged(some, form) if form else None
+    return judged(some, form, claimed(row)) if form else None
 
 
-def _claimed(row: Mapping[str, Any]) -> str:
-    return str(row["claimed"].get("direction", "faster"))
+def claimed(row: Mapping[str, Any]) -> Direction:
+    """What a rule of the base says its conditions do."""
+    said: Direction = row["claimed"].get("direction", "faster")
+    return said
+
+
+def _status(row: Mapping[str, Any], held: Mined) -> str:
+    if not held.settled:
+        return "hypothesised"
+    return "supported" if held.direction == claimed(row) else "refuted"
 
 
 def _wider(row: Mapping[str, Any], rule: Mined, found: Mapping[str, Mined]) -> str:
     """The key of a new rule that says the same of all that a mined one speaks of, and of more; empty if none does."""
-    if row["origin"] != MINED or rule.direction != _claimed(row):
+    if row["origin"] != MINED or not rule.settled or rule.direction != claimed(row):
         return ""
     shapes = {_shape(one) for one in rule.evidence}
     for key, other in found.items():
@@ -192,7 +200,10 @@ def _figures(rule: Mined) -> dict[str, Any]:
 
 
 def _why(rule: Mined) -> str:
-    return f"{rule.direction} in {rule.agreeing} of {len(rule.evidence)} shapes, {rule.pairs} pairs"
+    shapes = f"{rule.agreeing} of {len(rule.evidence)} shapes"
+    if rule.settled:
+        return f"{rule.direction} in {shapes}, {rule.pairs} pairs"
+    return f"open: {shapes} do not contradict that it is {rule.direction}, {rule.pairs} pairs"
 
 
 def _evidence(key: str, rule: Mined) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,8 @@ class Effect(Record):
 class Mined(Record):
     """A rule with what it rests on.  best: best against best; paired: the median of pairs.
 
-    direction: faster, slower, or free where it makes no difference.
+    direction: faster, slower, or free where it makes no difference.  settled: whether the shapes agree on it; if not it
+    is what somebody claims.
     """
 
     form: RuleForm
@@ -47,6 +48,7 @@ class Mined(Record):
     best: Effect
     paired: Effect
     evidence: tuple[ShapeEvidence, ...]
+    settled: bool = True
 
     @property
     def pairs(self) -> int:

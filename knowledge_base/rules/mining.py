@@ -56,18 +56,45 @@ def mine(some: Sequence[Space], seed: int = 0) -> list[Mined]:
     return sorted(rules, key=lambda rule: (-abs(rule.best.value), str(rule.form)))
 
 
-def judged(some: Sequence[Space], form: RuleForm, seed: int = 0) -> Mined | None:
-    """What the spaces say of a rule that is there already; None: nothing, or its shapes contradict each other."""
-    if form.when is None:
-        return None
-    here = [space for space in some if form.scope.holds(space.ops, space.chip, space.dtype, space.sizes)]
-    if not here:
-        return None
+def judged(
+    some: Iterable[Space], form: RuleForm, claimed: Direction, seed: int = 0, clock: Iterable[Space] = ()
+) -> Mined | None:
+    """What the spaces say of a rule that claims this; None where no shape has enough pairs to look at.
+
+    Not settled where the shapes contradict each other, or leave it open.  clock: other spaces, which tell how exact
+    times are.
+    """
     draws = Draws(seed)
-    conditions = tuple((condition.feature, condition.value) for condition in form.when)
-    shapes = _shapes(here, conditions, noise_of(here), draws)
+    shapes = _of_rule(some, form, draws, clock)
+    if not shapes:
+        return None
     direction = _agreed(_counted(shapes.values()))
-    return _claim(form, direction, shapes, draws).mined(draws.about(form, "pairs")) if direction else None
+    found = _claim(form, direction or claimed, shapes, draws).mined(draws.about(form, "pairs"))
+    return found.model_copy(update={"settled": direction is not None})
+
+
+def to_refute(some: Iterable[Space], form: RuleForm, claimed: Direction, seed: int = 0) -> int:
+    """How many more shapes have to say the contrary before these and they no longer agree on what a rule claims."""
+    said = _counted(_of_rule(some, form, Draws(seed)).values())
+    contrary, more = _CONTRARY.get(claimed, "slower"), 1
+    said[contrary] += 1
+    while _agreed(said) == claimed:
+        said[contrary] += 1
+        more += 1
+    return more
+
+
+def _of_rule(some: Iterable[Space], form: RuleForm, draws: Draws, clock: Iterable[Space] = ()) -> dict[Any, _Shape]:
+    """What the shapes in a rule's scope say of its conditions."""
+
+    def within(spaces: Iterable[Space]) -> list[Space]:
+        return [one for one in spaces if form.scope.holds(one.ops, one.chip, one.dtype, one.sizes)]
+
+    here = within(some)
+    if form.when is None or not here:
+        return {}
+    conditions = tuple((condition.feature, condition.value) for condition in form.when)
+    return _shapes(here, conditions, noise_of([*here, *within(clock)]), draws)
 
 
 # -------------------------------------------------------------------------------------------------------- claims

@@ -420,7 +420,7 @@ def test_a_proposer_that_is_not_there_is_refused_with_those_that_are(name: str) 
 
 # A module of agent.commands → the commands that it speaks for, where that is not its name.
 SPEAKS_FOR = {"hardware": ("run", "search"), "recordings": ("run",), "kb": ("kb kernels",), "show": ("kb show",),
-              "report": ("kb report",), "serve": ("kb serve",)}  # fmt: skip
+              "report": ("kb report",), "serve": ("kb serve",), "verify": ("kb verify",)}  # fmt: skip
 OF_OTHERS = (
     "options",
     "targets",

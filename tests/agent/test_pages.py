@@ -178,6 +178,7 @@ def test_the_fields_of_every_json_are_the_documented_ones(store: Store, capfd: p
     documented = {what: set(re.findall(r"`(\w+)`", fields)) for what, fields in DOCUMENTED.findall(section)}
     call = browse.calls(store.database)[0]["call"]
     rule = next(rule["key"] for rule in browse.rules(store.database) if rule["evidence"])
+    tested = next(r["key"] for r in browse.rules(store.database) if r["statement"].endswith("h200 is faster at TM=128"))
     with store.database.read() as connection:
         base = connection.execute(select(BASES.c.key)).scalar_one()
     asked = {
@@ -188,13 +189,15 @@ def test_the_fields_of_every_json_are_the_documented_ones(store: Store, capfd: p
         "show run": ["show", RUN], "show trial": ["show", trial(128, 30.0).key], "show rule": ["show", rule],
         "show fact": ["show", browse.facts(store.database)[0]["key"]], "show chip": ["show", "h200"],
         "show call": ["show", call], "export": ["export", "x.jsonl"], "import": ["import", "x.jsonl"],
-        "show base": ["show", base],
+        "show base": ["show", base], "verify": ["verify", tested, "--plan"],
     }  # fmt: skip
     found = {}
     for what, arguments in asked.items():
         assert invoke(["kb", *arguments, "--json"]) == 0
         document = json.loads(capfd.readouterr().out)
         found[what] = set(document[0] if isinstance(document, list) else document)
+        if what == "verify":
+            found["verify place"] = set(document["places"][0])
     parts = json_of(capfd, "linear_gelu")["places"][0]
     found |= {"place": set(parts), "lost": set(parts["lost"][0])}
     found["lineage"] = set(json_of(capfd, SECOND.digest)["lineage"][0])

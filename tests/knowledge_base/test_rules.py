@@ -17,9 +17,11 @@ from knowledge_base.errors import UserError
 from knowledge_base.records import Candidate, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.rules import (
     Change,
+    Claim,
     Mined,
     Scope,
     Timed,
+    claim,
     in_spaces,
     insert,
     key_of,
@@ -415,6 +417,42 @@ def test_evidence_to_the_contrary_refutes_and_the_history_says_so(base: Database
         ("supported", "refuted"),
     ]
     assert all("pairs" in h["why"] for h in row["history"])
+
+
+def test_where_evidence_contradicts_itself_a_rule_is_hypothesised_again(base: Database) -> None:
+    """Two shapes say faster, two slower, as no size could part them; what decides later decides again."""
+    (new,) = changed(base, faster(0.9, *SHAPES[:2]), NEWS)
+    both = [*faster(0.9, *SHAPES[:2]), *faster(1.1, *SHAPES[2:])]
+    apart = [Timed(**{**vars(t), "sizes": {"M": 64, "L": t.sizes["M"] + t.sizes["N"]}}) for t in both[::-1]]
+    (open_,) = [c for c in changed(base, both + apart) if c.key == new.key]
+    assert (open_.was, open_.status) == ("supported", "hypothesised")
+    assert open_.why.startswith("open: ")
+    row = browse.show(base, new.key)
+    assert (row["status"], row["superseded_by"]) == ("hypothesised", "")
+    assert {e["note"] for e in row["evidence"]} == {"", "says the contrary"}
+    assert row["effect_low"] < 0 < row["effect_high"]
+    assert changed(base, both + apart) == []  # nothing is new
+    (again,) = [c for c in changed(base, faster(0.9, *SHAPES)) if c.key == new.key]
+    assert (again.was, again.status) == ("hypothesised", "supported")
+    assert [h["status"] for h in browse.show(base, new.key)["history"]] == ["supported", "hypothesised", "supported"]
+
+
+def test_what_was_open_is_noted_and_changes_no_hypothesis(base: Database) -> None:
+    """A rule of which the shapes say nothing keeps its status; its figures say how little is known."""
+    key = claim(base, [Claim(form=read_form(OCCUPANCY, "here"), direction="faster")], "a test")[0].key
+    rows = times(lambda a: 100.0, noise=0.05, keep=lambda a: a["GROUP"] != 8 or a["TM"] == 64, **SHAPES[0])
+    assert [c for c in changed(base, rows) if c.key == key] == []
+    row = browse.show(base, key)
+    assert row["status"] == "hypothesised"
+    assert row["effect_low"] < 0 < row["effect_high"]
+    assert len(row["evidence"]) == 1
+    assert row["history"] == []
+
+
+OCCUPANCY = {
+    "scope": {"op": "linear", "chip": "h200"}, "when": {"axis": "occupancy", "value": 1}, "against": "other values",
+    "effect": "log_ratio",
+}  # fmt: skip
 
 
 def test_a_rule_that_says_the_same_of_more_supersedes(base: Database) -> None:
