@@ -487,7 +487,7 @@ def verify(
     gpu: Gpu = None,
     seed: Annotated[int, typer.Option("--seed", help="Of inputs, and of which configurations are compared.")] = 0,
     jobs: Jobs = 0,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Nothing is begun later; else 300.")] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="No more pairs are begun later.")] = 300.0,
     db: Db = None,
     require_sandbox: Sandbox = None,
     as_json: Json = False,

@@ -26,7 +26,6 @@ from .hardware import check_toolchain, chip_for, device_for
 from .kb import plain, reading
 
 PROPOSER = "verify"  # of its runs: nobody proposed a kernel
-SECONDS = 300.0  # after which nothing is begun, unless told
 
 
 def verify(
@@ -37,7 +36,7 @@ def verify(
     plan: bool,
     seed: int,
     jobs: int,
-    seconds: float | None,
+    seconds: float,
     db: str | None,
     as_json: bool,
 ) -> int:
@@ -71,7 +70,7 @@ def verify(
             else:
                 _say_plan(row, experiment)
             return EXIT_DONE
-        return _carried_out(store, row, experiment, seed, jobs or cores(), seconds or SECONDS, as_json)
+        return _carried_out(store, row, experiment, seed, jobs or cores(), seconds, as_json)
 
 
 def _rule(store: Store, rule: str) -> dict[str, Any]:
@@ -181,7 +180,9 @@ def _say_plan(row: Mapping[str, Any], experiment: Experiment) -> None:
     out = console()
     out.print(plain(f"{row['status']} rule {row['key'][:8]}: {row['statement']}"))
     of = count(len(experiment.places), "place")
-    if experiment.enough:
+    if row["status"] != "supported":
+        out.print(f"What would say more of it ({of}):")
+    elif experiment.enough:
         out.print(f"What has to say the contrary, so that it is not believed any more ({of}):")
     else:
         out.print(f"It takes more places than that to outweigh what speaks for it ({of}):")

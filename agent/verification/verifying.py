@@ -83,7 +83,7 @@ def planned(
 
     Raises UserError where no file that is at hand can tell.
     """
-    needed = to_refute(known, form, claimed)
+    needed = max(1, to_refute(known, form, claimed))
     if task is not None:
         only = place_of(store, form, chip, known, seed, task)
         return Experiment(form, claimed, chip, tuple(known), (only,), needed == 1)
@@ -99,20 +99,18 @@ def verified(
 ) -> Iterator[Outcome]:
     """Measures place by place and records it as of ``run``; ends as soon as the rule is refuted or can't be any more.
 
-    jobs: assemblers at once.  until: monotonic seconds after which nothing is begun.
+    jobs: assemblers at once.  until: monotonic seconds after which nothing is begun; the first pairs always are.
     """
     spaces, assemblers = list(experiment.known), Assemblers(jobs)
     for number, place in enumerate(experiment.places, 1):
-        if time.monotonic() > until:
+        if number > 1 and time.monotonic() > until:
             return
         work = _Work(experiment, place, store, run, timer, assemblers, until, say)
         outcome = work.outcome()
         yield outcome
         spaces += work.spaces
-        now = judged(spaces, experiment.form, experiment.claimed)
-        if now is None or not now.settled or now.direction != experiment.claimed:
-            return
-        if to_refute(spaces, experiment.form, experiment.claimed) > len(experiment.places) - number:
+        needed = to_refute(spaces, experiment.form, experiment.claimed)
+        if not 0 < needed <= len(experiment.places) - number:
             return
 
 

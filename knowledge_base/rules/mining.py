@@ -74,10 +74,12 @@ def judged(
 
 
 def to_refute(some: Iterable[Space], form: RuleForm, claimed: Direction, seed: int = 0) -> int:
-    """How many more shapes have to say the contrary before these and they no longer agree on what a rule claims."""
+    """How many more shapes have to say the contrary, so that not enough of all agree on what a rule claims.
+
+    0 where they do not agree on it as it is.
+    """
     said = _counted(_of_rule(some, form, Draws(seed)).values())
-    contrary, more = _CONTRARY.get(claimed, "slower"), 1
-    said[contrary] += 1
+    contrary, more = _CONTRARY.get(claimed, "slower"), 0
     while _agreed(said) == claimed:
         said[contrary] += 1
         more += 1
