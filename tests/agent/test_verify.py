@@ -64,8 +64,8 @@ def form(when: Mapping[str, Any], op: str = "gelu", dtype: str = "bf16", shape: 
 AT_1024 = form({"axis": "CHUNK", "value": 1024})
 
 
-def file(axes: Mapping[str, Sequence[int]], check: str = "") -> Candidate:
-    source = f"""
+def file(axes: Mapping[str, Sequence[int]], check: str = "", note: str = "") -> Candidate:
+    source = f"""{note}
 import cuda.tile as ct
 AXES = { ({name: list(values) for name, values in axes.items()})!r}
 @ct.kernel
@@ -164,6 +164,7 @@ def test_two_files_are_compared_that_differ_in_how_they_are_made_alone() -> None
         ([file({"B": range(20)})], [("A", 1)]),
         ([file({"A": [1, 2]}), Candidate(source="nothing", task=GELU.identity)], [("A", 1)]),
         ([file({"A": [1], "B": range(9)}), file({"A": [2], "C": range(9)})], [("A", 1)]),
+        ([file({"A": [1, 2], "B": range(4)}), file({"A": [1, 2], "B": range(4)}, note="# alike")], [("A", 1)]),
         ([], [("A", 1)]),
     ],
 )
@@ -181,6 +182,10 @@ def test_what_was_measured_is_not_compared_again() -> None:
     found = paired(some, known={some.digest: known})
     assert found is not None
     assert {group[0].axes["B"] for group in found.groups} == set(range(8, 20))
+    alone = frozenset(in_file({"A": 2, "B": b}) for b in range(8))  # the others have no counterpart then
+    found = paired(some, known={some.digest: alone})
+    assert found is not None
+    assert [len(group) for group in found.groups] == [2] * 12
     everything = frozenset(in_file({"A": 1, "B": b}) for b in range(20))
     assert paired(some, known={some.digest: everything}) is None
 
@@ -406,6 +411,30 @@ def test_what_speaks_for_a_rule_is_outweighed_by_several_places_and_then_it_is_o
     assert len({outcome.place.task.place for outcome in outcomes}) == 3
 
 
+def test_a_plan_says_whether_it_is_enough(store: Store) -> None:
+    """Of three places that it takes one is named, or two there are."""
+    known = in_spaces(t for i in range(9) for t in space(GELU, gains(0.9), M=64 * (1 + i)))
+    assert planned(store, AT_1024, "faster", CHIP, known, task=GELU).enough is False
+    small = form({"axis": "CHUNK", "value": 1024}, shape="M*N <= 3145728")
+    plan = planned(store, small, "faster", CHIP, known)
+    assert (len(plan.places), plan.enough) == (2, False)
+    assert planned(store, small, "faster", CHIP, (), task=GELU.at(M=32)).enough is True
+
+
+@pytest.mark.usefixtures("table")
+def test_what_is_refused_before_it_is_compiled_has_failed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(Table):
+        def traced(self, some: Sequence[Axes]) -> list[Trial]:
+            return [
+                t.fuller(pruned="too large") if t.configuration["CHUNK"] == 4096 else t for t in super().traced(some)
+            ]
+
+    monkeypatch.setattr("agent.verification.verifying.Assay", Refusing)
+    ((outcome,), clock) = carried_out(store, planned(store, AT_1024, "faster", CHIP, ()), gains(0.9))
+    assert (outcome.says, outcome.failed, outcome.timed) == ("faster", 4, 12)
+    assert all(trial.configuration["CHUNK"] != 4096 for trial in clock.asked)
+
+
 @pytest.mark.usefixtures("table")
 def test_it_ends_where_the_rule_can_not_be_refuted_any_more(store: Store) -> None:
     known = in_spaces(t for i in range(9) for t in space(GELU, gains(0.9), M=64 * (1 + i)))
@@ -524,6 +553,15 @@ def test_what_it_says_fits_eighty_columns(card: str, capfd: pytest.CaptureFixtur
     assert "free" in said.split("gelu M=8 N=32")[1].splitlines()[0]
     assert invoke(["kb", "runs", "--json"]) == 0
     assert [run["proposer"] for run in json.loads(capfd.readouterr().out)] == ["verify"]  # a plan is no run
+
+
+def test_times_of_other_bases_say_nothing_for_or_against_a_rule(
+    card: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    monkeypatch.setattr(verify_command.loop, "measured_spaces", lambda store, **more: asked.append(more) or ())
+    assert invoke(["kb", "verify", card, *SMALL, "--plan"]) == 0
+    assert asked == [{"foreign": False}]
 
 
 def test_where_too_little_ran_the_rule_stays_as_it_was(

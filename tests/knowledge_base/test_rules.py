@@ -24,6 +24,7 @@ from knowledge_base.rules import (
     claim,
     in_spaces,
     insert,
+    judged,
     key_of,
     known_as,
     mine,
@@ -435,6 +436,17 @@ def test_where_evidence_contradicts_itself_a_rule_is_hypothesised_again(base: Da
     (again,) = [c for c in changed(base, faster(0.9, *SHAPES)) if c.key == new.key]
     assert (again.was, again.status) == ("hypothesised", "supported")
     assert [h["status"] for h in browse.show(base, new.key)["history"]] == ["supported", "hypothesised", "supported"]
+
+
+def test_how_exact_times_are_is_known_from_other_spaces_too() -> None:
+    """Where two sessions of other work differ by 3% an effect of 2% is none that is sure."""
+    said, form = in_spaces(faster(0.98, SHAPES[0])), read_form(OCCUPANCY, "here")
+    others = in_spaces(t for s in "ab" for t in times(spread, session=s, noise=0.03, M=64, N=64))
+    alone, beside = judged(said, form, "faster"), judged(said, form, "faster", clock=others)
+    assert alone is not None
+    assert beside is not None
+    assert (alone.settled, alone.direction, beside.settled) == (True, "faster", False)
+    assert alone.best.value == beside.best.value
 
 
 def test_what_was_open_is_noted_and_changes_no_hypothesis(base: Database) -> None:
