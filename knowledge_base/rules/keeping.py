@@ -160,7 +160,7 @@ def _status(row: Mapping[str, Any], held: Mined) -> str:
 
 def _wider(row: Mapping[str, Any], rule: Mined, found: Mapping[str, Mined]) -> str:
     """The key of a new rule that says the same of all that a mined one speaks of, and of more; empty if none does."""
-    if row["origin"] != MINED or not rule.settled or rule.direction != claimed(row):
+    if row["origin"] != MINED or rule.direction != claimed(row):
         return ""
     shapes = {_shape(one) for one in rule.evidence}
     for key, other in found.items():
