@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from .spaces import MISSING, Space
+from .spaces import Space
 
 NOISE = 0.002  # of a time, where no configuration was timed in two sessions: the least that was seen between processes
 RESAMPLES = 300
@@ -45,6 +45,7 @@ class Draws:
     def __init__(self, seed: int) -> None:
         self._seed, self.rng = seed, np.random.default_rng(seed)
         self._normal, self._absent = _drawn(seed)
+        self._noise, self._scaled = 1.0, self._normal  # many bootstraps have the same noise
 
     def about(self, *what: object) -> np.random.Generator:
         """Numbers for this from now on; returned, and in ``rng``."""
@@ -62,21 +63,28 @@ class Draws:
         Both are logarithms, by group; infinite where a group has none.  not whole: groups are resampled, too.
         """
         near = np.argsort(np.minimum(having - having.min(), others - others.min()), kind="stable")[:NEAR]
-        a, b = having[near], others[near]
-        normal = noise * self._normal[self._rows()]
-        a, b = a + normal[:, : len(near)], b + normal[:, NEAR : NEAR + len(near)]
+        rows, count = self._rows(), len(near)
+        if noise != self._noise:
+            self._noise, self._scaled = noise, noise * self._normal
+        a = having[near, None] + self._scaled[:count, rows]
+        b = others[near, None] + self._scaled[NEAR : NEAR + count, rows]
         if not whole:
-            absent = self._absent[self._rows(), : len(near)].copy()
-            absent[absent.all(1)] = False
-            a[absent], b[absent] = np.inf, np.inf
-        return a.min(1) - b.min(1)
+            absent = self._absent[:count, self._rows()]
+            nobody = absent.min(0) > 0
+            if nobody.any():
+                absent = np.where(nobody, 0.0, absent)
+            a += absent
+            b += absent
+        drawn: np.ndarray = a.min(0) - b.min(0)
+        return drawn
 
 
 @functools.lru_cache(maxsize=2)
 def _drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """DRAWN rows: of standard normal numbers, and of who is absent from a resample of as many."""
+    """DRAWN columns: of standard normal numbers, and infinity for who is absent from a resample of as many, else 0."""
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((DRAWN, 2 * NEAR)), rng.random((DRAWN, NEAR)) < math.exp(-1)
+    normal, absent = rng.standard_normal((DRAWN, 2 * NEAR)), rng.random((DRAWN, NEAR)) < math.exp(-1)
+    return np.ascontiguousarray(normal.T), np.where(absent.T, np.inf, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,19 +103,15 @@ def look(space: Space, conditions: Conditions, noise: float, draws: Draws) -> Lo
     That is where no two configurations differ in this alone, or where few do of those that happened to be timed.
     """
     rows = space.selected(conditions)
-    if rows is None or not rows.any() or rows.all():
+    if rows is None or np.count_nonzero(rows) in (0, len(rows)):
         return None
-    draws.about(conditions, space.shape, space.session)
-    left, right, group = _pairs(space, conditions, rows)
+    compared = _compared(space, conditions, rows)
+    left, right = compared.pairs()
     if len(left) < (1 if space.whole else FEW_PAIRS):
         return None
-    sides = []
-    for side, of_pairs in ((rows, left), (~rows, right)):
-        fastest = np.full(int(group.max()) + 1, np.inf)
-        chosen = np.flatnonzero(side) if space.whole else of_pairs
-        np.minimum.at(fastest, group[chosen], space.log_us[chosen])
-        sides.append(fastest)
-    a, b = sides
+    draws.about(conditions, space.shape, space.session)
+    sides = (np.flatnonzero(rows), np.flatnonzero(~rows)) if space.whole else (compared.having, compared.others)
+    a, b = (compared.fastest(side, space.log_us) for side in sides)
     if not space.whole:
         both = np.isfinite(a) & np.isfinite(b)
         a, b = a[both], b[both]
@@ -117,20 +121,40 @@ def look(space: Space, conditions: Conditions, noise: float, draws: Draws) -> Lo
     return Look(space, float(a.min() - b.min()), draws.best_over_best(a, b, space.whole, noise), ratios)
 
 
-def _pairs(space: Space, conditions: Conditions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of configurations that have the values, and of one for each that differs in these features alone.
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """Numbers of configurations that have the values and of those that have not, these group after group.
 
-    And of every configuration the group of those that it differs from in these features alone.
+    group: of every configuration, the number of those that differ from it in these features alone; there are ``count``.
     """
-    wanted = [space.names.index(name) for name, _ in conditions]
-    group = space.groups(tuple(wanted))
-    comparable = (space.codes[:, wanted] != MISSING).all(1)
-    having, others = np.flatnonzero(rows & comparable), np.flatnonzero(~rows & comparable)
-    others = others[np.argsort(group[others], kind="stable")]
-    first = np.searchsorted(group[others], group[having], "left")
-    count = np.searchsorted(group[others], group[having], "right") - first
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(having, count), others[np.repeat(first, count) + within], group
+
+    having: np.ndarray
+    others: np.ndarray
+    group: np.ndarray
+    count: int
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """One that has the values and one that has not, for all that differ in these features alone."""
+        of_others = np.bincount(self.group[self.others], minlength=self.count)
+        mine = self.group[self.having]
+        many = of_others[mine]
+        until = np.cumsum(many)
+        first = (np.cumsum(of_others) - of_others)[mine]
+        right = np.arange(until[-1] if len(until) else 0) + np.repeat(first - until + many, many)
+        return np.repeat(self.having, many), self.others[right]
+
+    def fastest(self, some: np.ndarray, log_us: np.ndarray) -> np.ndarray:
+        """Of each group the least time among ``some``; infinity where none is of it."""
+        found = np.full(self.count, np.inf)
+        np.minimum.at(found, self.group[some], log_us[some])
+        return found
+
+
+def _compared(space: Space, conditions: Conditions, rows: np.ndarray) -> _Compared:
+    """What is to be compared where ``rows`` have the values: of configurations that have the features at all."""
+    group, count, comparable = space.grouped(tuple(space.columns[name] for name, _ in conditions))
+    selected = rows[comparable]
+    return _Compared(np.sort(comparable[selected]), comparable[~selected], group, count)
 
 
 def noise_of(some: Sequence[Space]) -> float:
@@ -180,8 +204,11 @@ def between(drawn: np.ndarray) -> tuple[float, float]:
 
 def resampled_median(of_shapes: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
     """Medians over all pairs: shapes are resampled, then their pairs."""
+    whole, lengths = np.concatenate(of_shapes), np.array([len(part) for part in of_shapes])
+    starts = np.cumsum(lengths) - lengths
     drawn = []
     for _ in range(RESAMPLES // 5):
-        chosen = [of_shapes[i] for i in rng.integers(0, len(of_shapes), len(of_shapes)).tolist()]
-        drawn.append(np.median(np.concatenate([part[rng.integers(0, len(part), len(part))] for part in chosen])))
+        chosen = rng.integers(0, len(of_shapes), len(of_shapes))
+        many = lengths[chosen]
+        drawn.append(np.median(whole[np.repeat(starts[chosen], many) + rng.integers(0, np.repeat(many, many))]))
     return np.array(drawn)

@@ -117,8 +117,10 @@ class _Shape:
 
     @classmethod
     def of(cls, looks: Sequence[Look]) -> _Shape:
-        resampled = np.mean([one.resampled for one in looks], axis=0)
-        best = float(np.mean([one.best for one in looks]))
+        resampled, best = looks[0].resampled, looks[0].best
+        if len(looks) > 1:
+            resampled = np.mean([one.resampled for one in looks], axis=0)
+            best = float(np.mean([one.best for one in looks]))
         low, high = between(resampled)
         return cls(tuple(looks), best, resampled, min(low, best), max(high, best))
 

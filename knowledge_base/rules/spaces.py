@@ -83,26 +83,49 @@ class Space:
             self._groups[features] = np.unique(whole, return_inverse=True)[1].reshape(-1)
         return self._groups[features]
 
+    def grouped(self, features: tuple[int, ...]) -> tuple[np.ndarray, int, np.ndarray]:
+        """The rows' groups, how many there are, and the rows that have all of these features, group after group."""
+        if features not in self._grouped:
+            group = self.groups(features)
+            there = np.flatnonzero((self.codes[:, features] != MISSING).all(1))
+            ordered = there[np.argsort(group[there], kind="stable")]
+            self._grouped[features] = group, int(group.max()) + 1, ordered
+        return self._grouped[features]
+
+    @functools.cached_property
+    def columns(self) -> dict[str, int]:
+        """The number of each feature."""
+        return {name: k for k, name in enumerate(self.names)}
+
+    @functools.cached_property
+    def _numbers(self) -> tuple[dict[Any, int], ...]:
+        return tuple({value: code for code, value in enumerate(values)} for values in self.values)
+
     @functools.cached_property
     def _groups(self) -> dict[tuple[int, ...], np.ndarray]:
         return {}
 
-    @property
+    @functools.cached_property
+    def _grouped(self) -> dict[tuple[int, ...], tuple[np.ndarray, int, np.ndarray]]:
+        return {}
+
+    @functools.cached_property
     def shape(self) -> tuple[str, str, str, tuple[tuple[str, int], ...]]:
         """What it is about.  Two spaces of one shape are two looks at the same thing."""
         return self.task, self.chip, self.dtype, tuple(sorted(self.sizes.items()))
 
     def selected(self, conditions: Iterable[tuple[str, Any]]) -> np.ndarray | None:
         """Which rows have these values; None where a feature is not one of this space."""
-        rows = np.ones(len(self.us), dtype=bool)
+        found: np.ndarray | None = None
         for name, value in conditions:
-            if name not in self.names:
+            if name not in self.columns:
                 return None
-            k = self.names.index(name)
-            if value not in self.values[k]:
+            k = self.columns[name]
+            if value not in self._numbers[k]:
                 return np.zeros(len(self.us), dtype=bool)
-            rows &= self.codes[:, k] == self.values[k].index(value)
-        return rows
+            rows = self.codes[:, k] == self._numbers[k][value]
+            found = rows if found is None else found & rows
+        return np.ones(len(self.us), dtype=bool) if found is None else found
 
 
 @functools.lru_cache(maxsize=1024)
