@@ -82,7 +82,8 @@ def _belief(belief: Belief) -> str:
     effect, low, high = (100 * math.expm1(x) for x in (belief.effect, *belief.interval))
     shapes = "1 shape" if belief.evidence == 1 else f"{belief.evidence} shapes"
     found = f"{abs(effect):.1f}% {'less' if effect <= 0 else 'more'} time ({low:+.1f} to {high:+.1f}%)"
-    return f"{belief.statement}: {found}, {belief.status} by {shapes}"
+    how = "open after" if belief.status == "hypothesised" else f"{belief.status} by"
+    return f"{belief.statement}: {found}, {how} {shapes}"
 
 
 def _mistake(mistake: Mistake) -> str:

@@ -16,7 +16,7 @@ from agent.proposers.base import ProposalRequest
 from agent.proposers.briefs import brief
 from evaluator.judging import judge
 from evaluator.trial import begin
-from knowledge_base.advice import Advice, Example
+from knowledge_base.advice import Advice, Belief, Example, Item
 from knowledge_base.chips import CHIPS, chip
 from knowledge_base.records import Candidate, CompileEvidence, Measurement, Move, Stage, Status, Trial, Verdict
 from knowledge_base.snf import canonical, decompose, everyday, load_target, parse, targets
@@ -27,7 +27,7 @@ from knowledge_base.store import Store
 from prompts import Prompt, write
 from prompts.cheat_sheet import LEFT_OUT, NOTES, SHOWN, functions
 from prompts.examples import KERNELS, excerpt
-from prompts.knowledge import TOKENS
+from prompts.knowledge import TOKENS, worth_telling
 from prompts.prompt import CHARACTERS_A_TOKEN, LIMIT_TOKENS, TEMPLATES
 
 H200 = chip("h200")
@@ -177,6 +177,20 @@ def test_a_belief_is_said_with_its_evidence(prompts: Prompts) -> None:
     said = prompts.text("linear_gelu")
     assert "1.3 times as fast as two kernels. (not tested yet, ratio 1.3; the project owner's own findings" in said
     assert "tf32" not in said.split("Rules, with")[1].split("#")[0]  # another dtype
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("supported", "supported by 2 shapes"),
+        ("refuted", "refuted by 2 shapes"),
+        ("hypothesised", "open after 2 shapes"),
+    ],
+)
+def test_what_the_evidence_of_a_belief_comes_to_is_said(status: str, says: str) -> None:
+    belief = Belief("linear is faster at TM=128", status, -0.05, (-0.1, 0.02), 2, "", "a test", "h200")
+    (told,) = (line.text for line in worth_telling(Advice((Item(belief, "k", 1.0, "", 0.1),)), H200))
+    assert told == f"linear is faster at TM=128: 4.9% less time (-9.5 to +2.0%), {says}"
 
 
 def test_the_nearest_task_that_was_solved_is_an_example(prompts: Prompts, tmp_path: Path) -> None:
