@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluator.kernel import Kernel
@@ -123,13 +123,14 @@ class Emulated:
         check(bound)
         programs = {launch.kernel: Kernel.of(manifest.bytecode(launch.kernel)).program for launch in bound.launches}
 
-        def perform(tensors: Mapping[str, Any]) -> None:
+        def perform(tensors: Sequence[Any]) -> None:
+            buffers = {buffer.name: tensor for buffer, tensor in zip(bound.buffers, tensors, strict=True)}
             for step in bound.steps:
                 if isinstance(step, Fill):
-                    tensors[step.argument].fill_(step.value)
+                    buffers[step.argument].fill_(step.value)
                     continue
                 self.launches += 1
-                report = run(programs[step.kernel], step.grid, step.arguments, buffers=tensors)
+                report = run(programs[step.kernel], step.grid, step.arguments, buffers=buffers)
                 if report.limit is not None:
                     raise EmulationError(report.limit.message, report)
 

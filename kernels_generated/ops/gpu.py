@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +54,10 @@ class Gpu:
                 raise NoKernel(f"the driver does not load {what}: {error}") from None
         lock, stream, here = threading.Lock(), self._stream, self._here
 
-        def run(tensors: Mapping[str, Any]) -> None:
-            addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        def run(tensors: Sequence[Any]) -> None:
+            addresses = [tensor.data_ptr() for tensor in tensors]
             with lock, here():  # the arguments of its launches lie in one place: one thread at a time
-                prepared.run(addresses, stream())
+                prepared.run_at(addresses, stream())
 
         return run
 
@@ -94,7 +94,7 @@ def gpu(index: int) -> Gpu | str:
 
 def _current(index: int) -> contextlib.AbstractContextManager[Any]:
     """Nothing where the device is current, as it nearly always is: entering it takes longer than asking."""
-    return _NOTHING if torch.cuda.current_device() == index else torch.cuda.device(index)
+    return _NOTHING if torch._C._cuda_getDevice() == index else torch.cuda.device(index)
 
 
 _NOTHING = contextlib.nullcontext()

@@ -11,6 +11,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +21,7 @@ from torch.autograd import forward_ad
 
 from kernels_generated.runtime import backend as backends
 from kernels_generated.runtime.backend import Backend, NoKernel, Run
-from kernels_generated.runtime.bound import BoundPlan, Buffer, Unlaunchable, bind
+from kernels_generated.runtime.bound import BoundPlan, Unlaunchable, bind
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.manifest import REFERENCE, Manifest, ManifestError
 from kernels_generated.runtime.plan import LaunchPlan
@@ -79,13 +80,12 @@ class Operator:
 
     def chosen(self, arguments: Sequence[Any]) -> Call:
         """What computes the result: looked up by dtypes, shapes, strides, alignment and device."""
-        key: list[Any] = []
-        for one in arguments:
-            if isinstance(one, torch.Tensor):
-                key += (one.dtype, one.shape, one.stride(), one.get_device(), one.data_ptr() % ALIGNMENT)
-            else:
-                key.append(one)
-        signature = tuple(key)
+        signature = tuple([
+            (one.dtype, one.shape, one.stride(), one.get_device(), one.data_ptr() % ALIGNMENT)
+            if isinstance(one, torch.Tensor)
+            else one
+            for one in arguments
+        ])  # fmt: skip
         if self._changes != backends.changes():
             self._calls.clear()
             self._changes = backends.changes()
@@ -136,7 +136,7 @@ class Operator:
         reasons = []
         for winner, plan in applicable(manifest, backend.arch, backend.num_sms, sizes.dims):
             try:
-                bound = bind(plan, {**sizes.dims, "num_sms": backend.num_sms})
+                bound = self._in_order(bind(plan, {**sizes.dims, "num_sms": backend.num_sms}))
                 copied = []
                 for argument, tensor in zip(self.interface.tensors, tensors, strict=True):
                     leading = len(sizes.leading) if self.interface.batched(argument) else None
@@ -147,13 +147,19 @@ class Operator:
             except (NoKernel, Unlaunchable, ExprError) as error:
                 reasons.append(f"{winner.kernel[:7]}: {error}")
                 continue
-            own = [buffer for buffer in bound.buffers if buffer.role == "workspace"]
-            return _Planned(self, run, copied, self._made(sizes, dtypes), own, device)
+            own = [(one.shape, torch_dtype(one.dtype)) for one in bound.buffers if one.role == "workspace"]
+            return _planned(run, copied, self._made(sizes, dtypes), own, device)
         if not reasons:
             _known(manifest, backend)
             shown = ", ".join(f"{dim}={n}" for dim, n in sizes.dims.items())
             reasons = [f"no kernel of its is for {shown}"]
         raise NoKernel("; ".join(reasons))
+
+    def _in_order(self, bound: BoundPlan) -> BoundPlan:
+        """The plan with its buffers as a call has them: the arguments, the results, workspaces."""
+        given = [one.name for one in (*self.interface.tensors, *self.interface.outputs)]
+        own = [one.name for one in bound.buffers if one.name not in given]
+        return replace(bound, buffers=tuple(bound.buffer(name) for name in (*given, *own)))
 
     def lacks(self, dtypes: tuple[torch.dtype, ...], device: torch.device) -> str:
         """Why no kernel of its runs there for arguments of these dtypes, whatever their sizes; empty where some do."""
@@ -344,37 +350,27 @@ class Operator:
         return "\n".join(lines)
 
 
-class _Planned:
+def _planned(
+    run: Run,
+    copied: Sequence[bool],
+    outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+    workspaces: Sequence[tuple[tuple[int, ...], torch.dtype]],
+    device: torch.device,
+) -> Call:
     """A kernel's call at one signature: outputs and workspaces are made, what cannot be read in place is copied."""
+    count, results = len(copied), slice(len(copied), len(copied) + len(outputs))
+    places = tuple(place for place, copy in enumerate(copied) if copy)
+    made = (*outputs, *workspaces)
+    single = len(outputs) == 1
 
-    def __init__(
-        self,
-        operator: Operator,
-        run: Run,
-        copied: Sequence[bool],
-        outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        workspaces: Sequence[Buffer],
-        device: torch.device,
-    ) -> None:
-        self._run, self._device = run, device
-        self._inputs = [(t.name, copy) for t, copy in zip(operator.interface.tensors, copied, strict=True)]
-        self._outputs = [
-            (t.name, shape, dtype) for t, (shape, dtype) in zip(operator.interface.outputs, outputs, strict=True)
-        ]
-        self._workspaces = [(one.name, one.shape, torch_dtype(one.dtype)) for one in workspaces]
+    def call(arguments: Sequence[Any]) -> Any:
+        tensors = [*arguments[:count], *[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in made]]
+        for place in places:
+            tensors[place] = tensors[place].clone(memory_format=torch.contiguous_format)
+        run(tensors)
+        return tensors[count] if single else tuple(tensors[results])
 
-    def __call__(self, arguments: Sequence[Any]) -> Any:
-        tensors: dict[str, torch.Tensor] = {}
-        for (name, copy), tensor in zip(self._inputs, arguments, strict=False):
-            tensors[name] = tensor.clone(memory_format=torch.contiguous_format) if copy else tensor
-        results = []
-        for name, shape, dtype in self._outputs:
-            tensors[name] = made = torch.empty(shape, dtype=dtype, device=self._device)
-            results.append(made)
-        for name, shape, dtype in self._workspaces:
-            tensors[name] = torch.empty(shape, dtype=dtype, device=self._device)
-        self._run(tensors)
-        return results[0] if len(results) == 1 else tuple(results)
+    return call
 
 
 def _backend(device: torch.device) -> Backend:

@@ -6,13 +6,13 @@ IR in place for ``cpu``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .bound import BoundPlan
 from .manifest import Manifest
 
-Run = Callable[[Mapping[str, Any]], None]  # of a torch tensor per buffer of the plan, by name
+Run = Callable[[Sequence[Any]], None]  # of a torch tensor for each buffer of the plan, in their order
 
 
 class NoKernel(LookupError):

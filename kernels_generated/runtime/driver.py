@@ -52,6 +52,7 @@ class Driver:
         from cuda.bindings import driver
 
         self._cuda: Any = driver
+        self._launch, self._success = driver.cuLaunchKernel, driver.CUresult.CUDA_SUCCESS
         self._call("cuInit", 0)
         self.context = self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", device))
         self._call("cuCtxSetCurrent", self.context)
@@ -75,7 +76,10 @@ class Driver:
 
         A tile kernel brings its number of threads and its cluster with it: the block that is asked for is (1, 1, 1).
         """
-        self._call("cuLaunchKernel", kernel.function, *grid, 1, 1, 1, 0, stream, parameters, 0)
+        x, y, z = grid
+        (code,) = self._launch(kernel.function, x, y, z, 1, 1, 1, 0, stream, parameters, 0)
+        if code != self._success:  # no context is current in this thread yet, or it is refused
+            self._call("cuLaunchKernel", kernel.function, x, y, z, 1, 1, 1, 0, stream, parameters, 0)
 
     def fill(self, address: int, element: bytes, count: int, stream: int) -> None:
         """Puts a fill on a stream: ``count`` elements of 1, 2, 4 or 8 bytes, which are equal to ``element``."""

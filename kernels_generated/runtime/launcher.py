@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .bound import BoundLaunch, BoundPlan, Scalar, Unlaunchable, check
@@ -65,17 +65,19 @@ def layout(launch: BoundLaunch) -> ArgumentLayout:
 class _ReadyLaunch:
     """A launch whose argument block lies in memory; addresses are written into it, then the driver copies it."""
 
-    def __init__(self, grid: tuple[int, int, int], kernel: LoadedKernel, found: ArgumentLayout) -> None:
+    def __init__(
+        self, grid: tuple[int, int, int], kernel: LoadedKernel, found: ArgumentLayout, numbers: Mapping[str, int]
+    ) -> None:
         self.grid, self.kernel = grid, kernel
         # An address stands at a multiple of its 8 bytes: which of the block's words it is.
-        self._pointers = tuple((offset // 8, buffer, into) for offset, buffer, into in found.pointers)
+        self._pointers = tuple((offset // 8, numbers[buffer], into) for offset, buffer, into in found.pointers)
         self._block = ctypes.create_string_buffer(found.block, max(8, -(-len(found.block) // 8) * 8))
         self._words = memoryview(self._block).cast("B").cast("Q")
         start = ctypes.addressof(self._block)
         self._parameters = (ctypes.c_void_p * max(1, len(found.offsets)))(*(start + at for at in found.offsets))
         self._address = ctypes.addressof(self._parameters)
 
-    def run(self, driver: LaunchDriver, addresses: Mapping[str, int], stream: int) -> None:
+    def run(self, driver: LaunchDriver, addresses: Sequence[int], stream: int) -> None:
         for word, buffer, into in self._pointers:
             self._words[word] = addresses[buffer] + into
         driver.launch(self.kernel, self.grid, self._address, stream)
@@ -87,20 +89,25 @@ class PreparedPlan:
     def __init__(self, bound: BoundPlan, steps: tuple[Fill | _ReadyLaunch, ...], driver: LaunchDriver) -> None:
         self.bound = bound
         self._steps, self._driver = steps, driver
-        self._buffers = {buffer.name: buffer for buffer in bound.buffers}
+        self._numbers = _numbers(bound)
 
     def run(self, addresses: Mapping[str, int], stream: int = 0) -> None:
         """Puts every step on a stream, in order.  addresses: of every buffer's first byte, by name.
 
         Returns before the work is done.  Raises DriverError.
         """
+        self.run_at([addresses[buffer.name] for buffer in self.bound.buffers], stream)
+
+    def run_at(self, addresses: Sequence[int], stream: int) -> None:
+        """The same, with addresses in the order of the plan's buffers."""
         for step in self._steps:
-            if isinstance(step, Fill):
-                buffer = self._buffers[step.argument]
-                element = element_bytes(buffer.dtype, step.value)
-                self._driver.fill(addresses[buffer.name], element, math.prod(buffer.shape), stream)
-            else:
+            if isinstance(step, _ReadyLaunch):
                 step.run(self._driver, addresses, stream)
+            else:
+                number = self._numbers[step.argument]
+                buffer = self.bound.buffers[number]
+                element = element_bytes(buffer.dtype, step.value)
+                self._driver.fill(addresses[number], element, math.prod(buffer.shape), stream)
 
 
 class Launcher:
@@ -120,7 +127,8 @@ class Launcher:
         kernel without cubin, DriverError for a cubin that the driver cannot load.
         """
         check(bound)
-        steps = (step if isinstance(step, Fill) else self._ready(step) for step in bound.steps)
+        numbers = _numbers(bound)
+        steps = (step if isinstance(step, Fill) else self._ready(step, numbers) for step in bound.steps)
         return PreparedPlan(bound, tuple(steps), self._driver)
 
     def close(self) -> None:
@@ -128,7 +136,7 @@ class Launcher:
         while self._loaded:
             self._driver.unload(self._loaded.popitem()[1])
 
-    def _ready(self, launch: BoundLaunch) -> _ReadyLaunch:
+    def _ready(self, launch: BoundLaunch, numbers: Mapping[str, int]) -> _ReadyLaunch:
         name = (launch.kernel, launch.symbol)
         if name not in self._loaded:
             self._loaded[name] = self._driver.load(self._cubins[launch.kernel], launch.symbol)
@@ -137,7 +145,12 @@ class Launcher:
             takes, has = _text(kernel.parameters), _text(found.sizes)
             message = f"{launch.symbol} takes parameters of {takes} bytes, the plan has {has}"
             raise Unlaunchable("kernel-arguments", message)
-        return _ReadyLaunch(launch.grid, kernel, found)
+        return _ReadyLaunch(launch.grid, kernel, found, numbers)
+
+
+def _numbers(bound: BoundPlan) -> dict[str, int]:
+    """Each buffer's place among the plan's, by name."""
+    return {buffer.name: number for number, buffer in enumerate(bound.buffers)}
 
 
 def _text(sizes: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,8 +256,8 @@ class Doubled:
     def prepare(self, bound: BoundPlan, manifest: Manifest) -> Any:
         run = self.gpu.prepare(bound, manifest)
 
-        def known(tensors: Mapping[str, torch.Tensor]) -> None:
-            for tensor in tensors.values():
+        def known(tensors: Sequence[torch.Tensor]) -> None:
+            for tensor in tensors:
                 self.driver.adopt(tensor)
             run(tensors)
 
