@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernels_generated.runtime.manifest import MANIFEST, read_manifest
+from kernels_generated.runtime.manifest import MANIFEST, read_task
 
 from .interface import FLOATS
 from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered, warn_caller
@@ -26,9 +26,7 @@ from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered, warn_ca
 __all__ = ["FLOATS", "NAMESPACE", "Operator", "ThroughPyTorch", "operators", "warn_caller"]
 
 _HOME = Path(__file__).resolve().parents[1]
-_OPERATORS = gathered({path.parent.name: read_manifest(path.parent) for path in sorted(_HOME.glob(f"*/{MANIFEST}"))})
-_FUNCTIONS = {name: operator.function() for name, operator in _OPERATORS.items()}
-globals().update(_FUNCTIONS)
+_OPERATORS = gathered({path.parent.name: read_task(path.parent) for path in sorted(_HOME.glob(f"*/{MANIFEST}"))})
 
 
 def operators() -> dict[str, Operator]:
@@ -37,8 +35,12 @@ def operators() -> dict[str, Operator]:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}: its operators are {', '.join(_FUNCTIONS)}")
+    """The operator of that name, made when it is first asked for: its text tells what its winners take."""
+    if name not in _OPERATORS:
+        known = ", ".join(_OPERATORS)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: its operators are {known}")
+    return globals().setdefault(name, _OPERATORS[name].function())  # type: ignore[no-any-return]
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_FUNCTIONS])
+    return sorted([*__all__, *_OPERATORS])

@@ -12,9 +12,12 @@ Whatever is read is held to the hash that names it: a file that was changed is r
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +86,7 @@ class Manifest:
     batch: str
     contraction: bool
     constraints: tuple[Guard, ...]
-    winners: tuple[Winner, ...]
+    winners: Sequence[Winner]
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -128,23 +131,67 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest in ``folder``.  Raises ManifestError naming the file and what is wrong with it."""
     path = folder / MANIFEST
-    try:
+    with _damage(path):
         document = json.loads(path.read_text(encoding="utf-8"))
+        version = document.get("version") if isinstance(document, dict) else None
+        if version != VERSION:
+            raise ManifestError(f"{path}: version {version}, this reader knows {VERSION}")
+        return _manifest(folder, document["task"], tuple(map(_winner, document["winners"])))
+
+
+def read_task(folder: Path) -> Manifest:
+    """The manifest in ``folder``, whose winners are read when they are asked for: they come with all of their evidence.
+
+    Raises ManifestError, and so does the one that asks.
+    """
+    path = folder / MANIFEST
+    with _damage(path), path.open(encoding="utf-8") as file:
+        text = file.read(_HEAD)
+        begun = _BEGIN.match(text)
+        if begun is not None and int(begun["version"]) == VERSION:
+            with contextlib.suppress(json.JSONDecodeError):  # a task that is longer than that
+                task, _ = json.JSONDecoder().raw_decode(text, begun.end())
+                return _manifest(folder, task, _Winners(folder))
+    return read_manifest(folder)
+
+
+_HEAD = 16_384  # characters: nine times the longest task that ships
+_BEGIN = re.compile(r'\{\s*"version": (?P<version>\d+),\s*"task": ')
+
+
+class _Winners(Sequence[Winner]):
+    """Of a folder, read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @functools.cached_property
+    def _all(self) -> Sequence[Winner]:
+        return read_manifest(self._folder).winners
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._all[place]
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raises ManifestError for whatever is wrong with the file."""
+    try:
+        yield
+    except ManifestError:
+        raise
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ManifestError(f"{path}: not JSON: {error}") from None
-    version = document.get("version") if isinstance(document, dict) else None
-    if version != VERSION:
-        raise ManifestError(f"{path}: version {version}, this reader knows {VERSION}")
-    try:
-        return _manifest(folder, document)
     except (KeyError, TypeError, AttributeError, IndexError, ExprError) as error:
         raise ManifestError(f"{path}: damaged: {type(error).__name__}: {error}") from None
+    except ValueError as error:
+        raise ManifestError(f"{path}: not JSON: {error}") from None
 
 
-def _manifest(folder: Path, document: Mapping[str, Any]) -> Manifest:
-    task = document["task"]
+def _manifest(folder: Path, task: Mapping[str, Any], winners: Sequence[Winner]) -> Manifest:
     return Manifest(
         folder=folder,
         name=task["name"],
@@ -160,7 +207,7 @@ def _manifest(folder: Path, document: Mapping[str, Any]) -> Manifest:
         batch=task["batch"],
         contraction=task["contraction"],
         constraints=tuple(Guard(how, from_json(left), from_json(right)) for how, left, right in task["constraints"]),
-        winners=tuple(map(_winner, document["winners"])),
+        winners=winners,
     )
 
 

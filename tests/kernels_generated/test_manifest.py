@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 import kernels_generated
-from kernels_generated.runtime.manifest import MANIFEST, ManifestError, read_manifest
+import kernels_generated.runtime.manifest as manifest_module
+from kernels_generated.runtime.manifest import MANIFEST, Manifest, ManifestError, read_manifest, read_task
 
 SHIPPED = Path(kernels_generated.__file__).parent / "gelu"
 
@@ -54,7 +56,52 @@ def test_a_file_that_is_not_what_it_was_is_refused(kind: str, how: str, folder: 
         read[kind]()
 
 
-def test_a_manifest_that_is_none(folder: Path) -> None:
+@pytest.mark.parametrize("shipped", sorted(path.parent.name for path in SHIPPED.parent.glob(f"*/{MANIFEST}")))
+def test_the_task_of_what_ships_is_read_without_its_winners(shipped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those are read when they are asked for, once."""
+    asked = []
+
+    def counted(folder: Path) -> Manifest:
+        asked.append(folder)
+        return read_manifest(folder)
+
+    whole = read_manifest(SHIPPED.parent / shipped)
+    monkeypatch.setattr(manifest_module, "read_manifest", counted)
+    found = read_task(SHIPPED.parent / shipped)
+    names = [field.name for field in dataclasses.fields(Manifest) if field.name != "winners"]
+    assert [getattr(found, name) for name in names] == [getattr(whole, name) for name in names]
+    assert asked == []
+    assert (len(found.winners), found.winners[0], list(found.winners)) == (
+        len(whole.winners), whole.winners[0], list(whole.winners),
+    )  # fmt: skip
+    assert asked == [SHIPPED.parent / shipped]
+
+
+def test_a_task_that_is_longer_or_written_otherwise_is_read_with_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / MANIFEST
+    document = json.loads(path.read_text())
+    monkeypatch.setattr(manifest_module, "_HEAD", 200)
+    assert read_task(folder).winners == read_manifest(folder).winners
+    monkeypatch.undo()
+    path.write_text(json.dumps({"winners": document["winners"], "task": document["task"], "version": 3}))
+    assert read_task(folder).winners == read_manifest(folder).winners
+
+
+def test_winners_that_are_damaged_are_refused_when_they_are_asked_for(folder: Path) -> None:
+    path = folder / MANIFEST
+    text = path.read_text()
+    for damaged, message in ((text[:-100], "not JSON"), (text.replace('"plans"', '"plan"'), "damaged: KeyError")):
+        path.write_text(damaged)
+        manifest = read_task(folder)
+        assert manifest.name == "gelu"
+        with pytest.raises(ManifestError, match=message):
+            len(manifest.winners)
+
+
+@pytest.mark.parametrize("read_manifest", [read_manifest, read_task])
+def test_a_manifest_that_is_none(folder: Path, read_manifest: Callable[[Path], Manifest]) -> None:
     path = folder / MANIFEST
     document = json.loads(path.read_text())
     for text, message in (
@@ -66,7 +113,7 @@ def test_a_manifest_that_is_none(folder: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(ManifestError, match=message):
-            read_manifest(folder)
+            list(read_manifest(folder).winners)
     path.unlink()
     with pytest.raises(ManifestError, match="No such file"):
         read_manifest(folder)
