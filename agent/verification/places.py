@@ -48,8 +48,8 @@ class PairedPlace:
 def places(store: Store, form: RuleForm, chip: Chip, known: Sequence[Space], seed: int) -> Iterator[PairedPlace]:
     """Where the rule can be tested on ``chip``: new places first, of those the tasks' own sizes, then what is near.
 
-    Of equals the cheap first.
-    known: what was measured, of any work.
+    Of equals the cheap first.  known: what was measured, of any work.  Raises UserError where no task that is known
+    lies in the rule's scope.
     """
     seen = {space.shape for space in known}
     found: list[tuple[bool, int, float, Task]] = []
@@ -57,6 +57,9 @@ def places(store: Store, form: RuleForm, chip: Chip, known: Sequence[Space], see
         for away, size in enumerate(_at(task)):
             if size is not None and _holds(form, size, chip):
                 found.append((_shape(size, chip) in seen, away, floor_us(size, size.sizes, chip), size))
+    if not found:
+        what = "no task that is known lies in the rule's scope at its sizes, or near them"
+        raise UserError(what, f"Name one that does. The scope is {_scope(form)}.")
     for old, _, floor, task in sorted(found, key=lambda row: (*row[:3], row[3].name))[:LOOKED]:
         made = _pairing(store, form, task, chip, known, seed)
         if made is not None:
@@ -66,14 +69,17 @@ def places(store: Store, form: RuleForm, chip: Chip, known: Sequence[Space], see
 def place_of(store: Store, form: RuleForm, chip: Chip, known: Sequence[Space], seed: int, task: Task) -> PairedPlace:
     """The place that a task is.  Raises UserError where the rule does not speak of it, or no file can tell."""
     if not _holds(form, task, chip):
-        scope = {name: value for name, value in form.scope.model_dump().items() if value}
         of = f"{task.name} in {_dtype(task)} at {', '.join(f'{n}={v}' for n, v in task.sizes.items())}"
-        raise UserError(f"the rule does not speak of {of}", f"Its scope is {scope}.")
+        raise UserError(f"the rule does not speak of {of}", f"Its scope is {_scope(form)}.")
     made = _pairing(store, form, task, chip, known, seed)
     if made is None:
         raise UserError(nothing_differs(form), f"None of {task.name} at these sizes, that is.")
     new = _shape(task, chip) not in {space.shape for space in known}
     return PairedPlace(task, new, floor_us(task, task.sizes, chip), made)
+
+
+def _scope(form: RuleForm) -> str:
+    return ", ".join(f"{name} {value}" for name, value in form.scope.model_dump().items() if value) or "everything"
 
 
 def nothing_differs(form: RuleForm) -> str:

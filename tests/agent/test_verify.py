@@ -232,7 +232,10 @@ def test_places_lie_in_the_scope_of_the_rule(store: Store) -> None:
     assert {"attention", "attention_qkv", "matmul_div_add_softmax_2821c9"} <= names
     assert "linear" not in names
     assert list(places(store, form({"axis": "T", "value": 64}), CHIP, (), 0)) == []  # no kernel has it
-    assert list(places(store, AT_1024, CHIPS["b200"], (), 0)) == []
+    for rule, chip in ((AT_1024, "b200"), (form({"axis": "CHUNK", "value": 1024}, shape="M >= 4194304"), "h200")):
+        with pytest.raises(UserError, match="no task that is known lies in the rule's scope") as caught:
+            list(places(store, rule, CHIPS[chip], (), 0))
+        assert "op gelu, chip h200, dtype bf16" in str(caught.value.mend)
 
 
 def test_the_base_s_own_tasks_and_files_are_places_too(store: Store) -> None:
@@ -240,8 +243,10 @@ def test_the_base_s_own_tasks_and_files_are_places_too(store: Store) -> None:
     task = canonical(parse("M = 512\nN = 256\nx: f32[M, N]\ny = SiLU(x) + 2.5 * x", "mine"))
     mine = Candidate(source=file({"MINE": [1, 2], "B": range(20)}).source, task=task.identity)
     only = form({"axis": "MINE", "value": 1}, op="silu", dtype="f32")
-    assert list(places(store, only, CHIP, (), 0)) == []
+    with pytest.raises(UserError, match="no task that is known"):
+        list(places(store, only, CHIP, (), 0))
     store.record_tasks([task])
+    assert list(places(store, only, CHIP, (), 0)) == []  # a task, and no file for it that has the axis
     right = Verdict(status=Status.CORRECT, stage=Stage.DONE)
     timed = Measurement(kind="modelled", chip="h200", us=2.0, floor_us=1.0)
     found = begin(mine, task, CHIP).fuller(configuration={"MINE": 1, "B": 0}, verdict=right, measurements=(timed,))
