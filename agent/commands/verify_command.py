@@ -54,12 +54,12 @@ def verify(
             why = "its conditions are not of an axis or of how a kernel is made"
             raise UserError(f"no configuration is evidence of rule {row['key'][:8]}: {why}")
         chip = _chip(form, gpu)
-        if not plan and device_for("auto", chip) != "cuda":
-            raise EnvironmentLacks(
-                f"the rule is tested on a GPU of the kind {chip.name}, and there is none here",
-                "--plan shows what would be measured.",
-            )
         if not plan:
+            if device_for("auto", chip) != "cuda":
+                raise EnvironmentLacks(
+                    f"the rule is tested on a GPU of the kind {chip.name}, and there is none here",
+                    "--plan shows what would be measured.",
+                )
             check_toolchain()
         known = loop.measured_spaces(store, foreign=False)
         where = task_named(task, dict(shape)) if task else None

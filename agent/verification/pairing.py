@@ -133,8 +133,8 @@ def _groups(rows: Sequence[_Row]) -> tuple[tuple[Setting, ...], ...]:
         if having and having < len(group):
             found.append((group[0], *group[having:]))
     found.sort(key=lambda group: min(one.expected for one in group))
-    others = max(OTHERS, -(-PAIRS // len(found))) if found else OTHERS
     if sum(map(len, found)) <= 2 * MOST_PAIRS:
         return tuple(found)
+    others = max(OTHERS, -(-PAIRS // len(found)))
     pairs = itertools.accumulate(min(len(group) - 1, others) for group in found)
     return tuple(group[: 1 + others] for group, so_far in zip(found, pairs, strict=True) if so_far <= MOST_PAIRS)

@@ -54,8 +54,8 @@ def places(store: Store, form: RuleForm, chip: Chip, known: Sequence[Space], see
     seen = {space.shape for space in known}
     found: list[tuple[bool, int, float, Task]] = []
     for task in _tasks(store, form):
-        for away, size in enumerate(_at(task)):
-            if size is not None and _holds(form, size, chip):
+        for away, size in _at(task):
+            if _holds(form, size, chip):
                 found.append((_shape(size, chip) in seen, away, floor_us(size, size.sizes, chip), size))
     if not found:
         what = "no task that is known lies in the rule's scope at its sizes, or near them"
@@ -123,15 +123,13 @@ def _called(form: RuleForm, ops: Collection[str]) -> bool:
     return not form.scope.op or form.scope.op in ops
 
 
-def _at(task: Task) -> Iterator[Task | None]:
-    """The task at its own sizes, then at others; None where it can't be that."""
-    yield task
+def _at(task: Task) -> Iterator[tuple[int, Task]]:
+    """The task at its own sizes (0), then at others, numbered as they stand in OTHER_SIZES."""
+    yield 0, task
     first, size = next(iter(task.sizes.items()), ("", 0))
-    for factor in OTHER_SIZES:
-        try:
-            yield sized(task, {first: int(size * factor)})
-        except UserError:
-            yield None
+    for away, factor in enumerate(OTHER_SIZES, 1):
+        with suppress(UserError):  # it can't be of that size
+            yield away, sized(task, {first: int(size * factor)})
 
 
 def _pairing(store: Store, form: RuleForm, task: Task, chip: Chip, known: Sequence[Space], seed: int) -> Pairing | None:

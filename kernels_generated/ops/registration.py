@@ -148,7 +148,7 @@ class Operator:
                 reasons.append(f"{winner.kernel[:7]}: {error}")
                 continue
             own = [(one.shape, torch_dtype(one.dtype)) for one in bound.buffers if one.role == "workspace"]
-            return _planned(run, copied, self._made(sizes, dtypes), own, device)
+            return _kernel_call(run, copied, self._made(sizes, dtypes), own, device)
         if not reasons:
             _known(manifest, backend)
             shown = ", ".join(f"{dim}={n}" for dim, n in sizes.dims.items())
@@ -350,7 +350,7 @@ class Operator:
         return "\n".join(lines)
 
 
-def _planned(
+def _kernel_call(
     run: Run,
     copied: Sequence[bool],
     outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],

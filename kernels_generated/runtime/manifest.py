@@ -29,6 +29,10 @@ from .plan import Argument, Guard, LaunchPlan, PlanError, loads
 MANIFEST = "manifest.json"
 REFERENCE = "reference.py"
 VERSION = 3  # 2 wrote constraints as text, and no architecture, nor how sizes are told, nor which axis is a batch
+# What stands before the task, which is written before the winners; and how many characters are read for it: nine times
+# the longest task that ships.  A file where that is not enough is read whole.
+_BEGIN = re.compile(r'\{\s*"version": (?P<version>\d+),\s*"task": ')
+_HEAD = 16_384
 
 
 class ManifestError(ValueError):
@@ -149,14 +153,10 @@ def read_task(folder: Path) -> Manifest:
         text = file.read(_HEAD)
         begun = _BEGIN.match(text)
         if begun is not None and int(begun["version"]) == VERSION:
-            with contextlib.suppress(json.JSONDecodeError):  # a task that is longer than that
+            with contextlib.suppress(json.JSONDecodeError):  # the task is longer
                 task, _ = json.JSONDecoder().raw_decode(text, begun.end())
                 return _manifest(folder, task, _Winners(folder))
     return read_manifest(folder)
-
-
-_HEAD = 16_384  # characters: nine times the longest task that ships
-_BEGIN = re.compile(r'\{\s*"version": (?P<version>\d+),\s*"task": ')
 
 
 class _Winners(Sequence[Winner]):

@@ -152,7 +152,7 @@ class _Compared:
 
 def _compared(space: Space, conditions: Conditions, rows: np.ndarray) -> _Compared:
     """What is to be compared where ``rows`` have the values: of configurations that have the features at all."""
-    group, count, comparable = space.grouped(tuple(space.columns[name] for name, _ in conditions))
+    group, count, comparable = space.comparable(tuple(space.columns[name] for name, _ in conditions))
     selected = rows[comparable]
     return _Compared(np.sort(comparable[selected]), comparable[~selected], group, count)
 

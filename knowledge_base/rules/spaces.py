@@ -83,14 +83,14 @@ class Space:
             self._groups[features] = np.unique(whole, return_inverse=True)[1].reshape(-1)
         return self._groups[features]
 
-    def grouped(self, features: tuple[int, ...]) -> tuple[np.ndarray, int, np.ndarray]:
+    def comparable(self, features: tuple[int, ...]) -> tuple[np.ndarray, int, np.ndarray]:
         """The rows' groups, how many there are, and the rows that have all of these features, group after group."""
-        if features not in self._grouped:
+        if features not in self._comparable:
             group = self.groups(features)
             there = np.flatnonzero((self.codes[:, features] != MISSING).all(1))
             ordered = there[np.argsort(group[there], kind="stable")]
-            self._grouped[features] = group, int(group.max()) + 1, ordered
-        return self._grouped[features]
+            self._comparable[features] = group, int(group.max()) + 1, ordered
+        return self._comparable[features]
 
     @functools.cached_property
     def columns(self) -> dict[str, int]:
@@ -106,7 +106,7 @@ class Space:
         return {}
 
     @functools.cached_property
-    def _grouped(self) -> dict[tuple[int, ...], tuple[np.ndarray, int, np.ndarray]]:
+    def _comparable(self) -> dict[tuple[int, ...], tuple[np.ndarray, int, np.ndarray]]:
         return {}
 
     @functools.cached_property
@@ -116,16 +116,15 @@ class Space:
 
     def selected(self, conditions: Iterable[tuple[str, Any]]) -> np.ndarray | None:
         """Which rows have these values; None where a feature is not one of this space."""
-        found: np.ndarray | None = None
+        rows = np.ones(len(self.us), dtype=bool)
         for name, value in conditions:
             if name not in self.columns:
                 return None
             k = self.columns[name]
             if value not in self._numbers[k]:
                 return np.zeros(len(self.us), dtype=bool)
-            rows = self.codes[:, k] == self._numbers[k][value]
-            found = rows if found is None else found & rows
-        return np.ones(len(self.us), dtype=bool) if found is None else found
+            rows &= self.codes[:, k] == self._numbers[k][value]
+        return rows
 
 
 @functools.lru_cache(maxsize=1024)
