@@ -169,6 +169,9 @@ class Incomparable(ValueError):
     """Two times of different kinds, or of different chips, were to be compared or added."""
 
 
+PACKING = "packing"  # the term of a measurement that is beside its time
+
+
 class Measurement(Record):
     """A time in µs.  ``kind`` says whether a GPU measured it or a model computed it; the two are never mixed.
 
@@ -204,6 +207,11 @@ class Measurement(Record):
     def processes(self) -> int:
         """How many processes a measured time has samples of; 0 of a modelled one."""
         return int(self.terms.get("processes", 1)) if self.kind == "measured" else 0
+
+    @property
+    def packing_us(self) -> float | None:
+        """The µs that preparing the weights takes, once and beside ``us``; None where they are taken as they are."""
+        return self.terms.get(PACKING)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -369,10 +377,16 @@ class Trial(Record):
         """The time to show: the measured one, without any the modelled one."""
         return self.timed("measured") or self.timed("modelled")
 
+    @property
+    def packs(self) -> bool:
+        """Whether it wants its weights prepared: who calls it has to."""
+        return self.time is not None and self.time.packing_us is not None
+
     def brief(self) -> dict[str, Any]:
         """What lists say of the trial, in the words that everything outside uses for it; JSON-ready.
 
-        kernel: SHA-256 of the source.  kind, us, floor_us, interval_us, processes, stability: of :attr:`time`.
+        kernel: SHA-256 of the source.  kind, us, floor_us, interval_us, packing_us, processes, stability: of
+        :attr:`time`.
         error: :attr:`Verdict.error`.  message: the verdict's, or :attr:`reason`.  origin: the base that it was
         imported from.
         """
@@ -391,6 +405,7 @@ class Trial(Record):
             "us": time.us if time else None,
             "floor_us": time.floor_us if time else None,
             "interval_us": time.interval if time else None,
+            "packing_us": time.packing_us if time else None,
             "processes": time.processes if time else 0,
             "stability": time.status if time else "",
             "error": verdict.error if verdict else None,

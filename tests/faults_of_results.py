@@ -96,7 +96,7 @@ FAULTS: dict[str, Fault] = {
         ),
         line='top = torch.empty(8192, dtype=torch.float32, device="cuda")',
     ),
-    "pack-unsupported": Fault(
+    "bad-packing": Fault(
         "linear",
         (("def launch", "def pack(w):\n    return w.t()\n\n\ndef launch"),),
         line="def pack(w):",

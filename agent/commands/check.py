@@ -118,7 +118,8 @@ def check(
         print_verdict(err, verdict, (*trial.evidence, *trial.evidence_elsewhere), trial.candidate.source)
         judged = f"judged at {len(trial.judged)} sizes, {len(trial.plans)} plan{'s' if len(trial.plans) != 1 else ''}"
         if time is not None:
-            err.print(f"{us(time.us, time.kind)} µs ({_kind(time)}), floor {us(time.floor_us)} µs on {chip.name}")
+            once = f", packing once {us(time.packing_us, time.kind)} µs" if time.packing_us is not None else ""
+            err.print(f"{us(time.us, time.kind)} µs ({_kind(time)}), floor {us(time.floor_us)} µs on {chip.name}{once}")
         held = f", contained: {verdict.contained.value}" if verdict.contained else ""
         held += f", on the emulator and on {chip.product}" if where == "cuda" else ""
         err.print(f"{judged}, seed {trial.seed}, {trial.seconds:.1f} s{held}", style="dim")

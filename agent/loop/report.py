@@ -72,6 +72,10 @@ def _totals(run: Document) -> str:
             lines.append(f"target: {whole} on {run['chip']}; its calls alone, each with a cold L2: {total}")
         else:
             lines.append(f"target: {total} on {run['chip']}")
+    for task in run["tasks"]:
+        if task.get("packing_us") is not None:
+            once = us(task["packing_us"], task["kind"])
+            lines.append(f"{task['name']}: its weights are packed once, {once} µs more")
     for name, plan in run["plans"].items():
         counts = f"{count(plan['tasks'], 'task')}, {count(plan['calls'], 'call')}"
         chosen = " (chosen)" if name == run["plan"] else ""

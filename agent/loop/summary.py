@@ -89,6 +89,7 @@ class TaskResult:
             "us": self.time.us if self.time is not None else None,
             "floor_us": self.floor_us,
             "interval_us": self.time.interval if self.time is not None else None,
+            "packing_us": self.time.packing_us if self.time is not None else None,
             "processes": self.time.processes if self.time is not None else 0,
             "stability": self.time.status if self.time is not None else "",
             "rejected": [trial.brief() for trial in self.rejected],

@@ -263,7 +263,10 @@ class TaskWork:
     # ------------------------------------------------------------------------------------------------ judging
 
     def decide(self, rankings: list[tuple[list[Trial], str]]) -> None:
-        """Keeps the fastest general kernel that is correct, and the fastest other one if it is worth its guards."""
+        """Keeps the fastest general kernel that is correct, and the fastest other one if it is worth its conditions.
+
+        Such are guards, and that weights are packed first: general is what serves every call as it comes.
+        """
         for number, (trials, move) in enumerate(rankings):
             if not trials:
                 continue
@@ -282,10 +285,11 @@ class TaskWork:
             if judged is None:
                 continue
             self.hear(judged)
-            best = self.general if judged.general else self.special
+            general = judged.general and not judged.packs
+            best = self.general if general else self.special
             if best is not None and not self.time(judged) < self.time(best):
                 continue  # its fastest configuration was rejected
-            if judged.general:
+            if general:
                 self.general = judged
             else:
                 self.special = judged
@@ -376,7 +380,8 @@ class TaskWork:
             if self.failed is not None:
                 return self.result(self.failed.status.value, self.failed.message, start)
             if self.special is not None:
-                return self.result("infeasible", "no candidate is correct at every size", start)
+                lacking = "takes weights as they are" if self.special.general else "is correct at every size"
+                return self.result("infeasible", f"no candidate {lacking}", start)
             if self.rejected:
                 verdict = self.rejected[-1].verdict
                 assert verdict is not None

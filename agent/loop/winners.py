@@ -225,8 +225,10 @@ def _copy(origin: Path, folder: Path, entries: Sequence[Mapping[str, Any]]) -> N
             shutil.copyfile(origin / name, folder / name)
 
 
-def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool]:
-    return winner["chip"], json.dumps(winner["shape"], sort_keys=True), not winner["general"]
+def _place(winner: Mapping[str, Any]) -> tuple[str, str, bool, bool]:
+    """What only one winner is there for; those that want packed weights are beside those that do not."""
+    shape = json.dumps(winner["shape"], sort_keys=True)
+    return winner["chip"], shape, not winner["general"], winner.get("packing_us") is not None
 
 
 # Guards of every plan: sizes are 32-bit, a grid's axes have so many blocks (docs/tracing.md).
@@ -234,12 +236,13 @@ _ALWAYS = tuple(f"<= {most}" for most in (INT32_MAX, *MAX_GRID))
 
 
 def _serves(winner: Mapping[str, Any]) -> str:
-    """``general`` or ``specialised where N%64 == 0``: which sizes a winner is for."""
+    """``general`` or ``specialised where N%64 == 0``: which sizes a winner is for, and whether it packs weights."""
+    packs = ", weights packed" if winner.get("packing_us") is not None else ""
     if winner["general"]:
-        return "general"
+        return f"general{packs}"
     plans = [[g for g in plan["guards"] if not g.endswith(_ALWAYS)] for plan in winner["plans"]]
     where = " or ".join(dict.fromkeys(" and ".join(some) for some in plans if some))
-    return f"specialised where {where}" if where else "specialised: launch refuses some sizes"
+    return (f"specialised where {where}" if where else "specialised: launch refuses some sizes") + packs
 
 
 def _decide(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> tuple[bool, str]:

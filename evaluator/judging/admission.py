@@ -86,9 +86,12 @@ def workspaces(bound: BoundPlan, poison: float) -> dict[str, torch.Tensor]:
     return {buffer.name: poisoned(buffer.shape, buffer.dtype, poison) for buffer in bound.buffers if buffer.internal}
 
 
-def read_only(bound: BoundPlan) -> dict[str, str]:
-    """What the plan's buffers are that no launch may write, by name: input or weight."""
-    return {buffer.name: buffer.role for buffer in bound.buffers if buffer.role in ("input", "weight")}
+def read_only(bound: BoundPlan, launch: int = 0) -> dict[str, str]:
+    """What the plan's buffers are that the launch of that number may not write, by name: input, weight, or packed
+    once the weights are prepared."""
+    preparing = launch < sum(isinstance(step, BoundLaunch) for step in bound.steps[: bound.packing])
+    roles = ("input", "weight") if preparing else ("input", "weight", "packed")
+    return {buffer.name: buffer.role for buffer in bound.buffers if buffer.role in roles}
 
 
 def _bound(plan: LaunchPlan, sizes: Mapping[str, int]) -> BoundPlan:
@@ -122,7 +125,7 @@ def _check_workspaces(bound: BoundPlan, sizes: Mapping[str, int], most: int) -> 
 
 def _check_aliasing(launch: BoundLaunch, bound: BoundPlan, index: int) -> None:
     """Two array arguments may share elements only where neither can be written."""
-    unwritable = read_only(bound)
+    unwritable = read_only(bound, index)
     arrays = [(i, a) for i, a in enumerate(launch.arguments) if isinstance(a, Array) and a.nbytes]
     for number, (first, a) in enumerate(arrays):
         for second, b in arrays[number + 1 :]:

@@ -100,7 +100,7 @@ def emulate(
         emulated(programs, buffers, None)
         return ()
     before = {name: tensor.clone() for name, tensor in buffers.items()}
-    sanitizer = Sanitizer(read_only(bound))  # one for all launches: buffers keep their addresses
+    sanitizer = Sanitizer()  # one for all launches: buffers keep their addresses
     reports = emulated(programs, buffers, sanitizer)
     findings = _recorded(reports)
     if not findings and (
@@ -191,6 +191,8 @@ def _emulate(
         if math.prod(step.grid) > MAX_BLOCKS:
             message = f"launch {index}: {math.prod(step.grid)} blocks at {text(sizes)}, more than {MAX_BLOCKS}"
             raise reject(Status.TIMEOUT, "too-many-blocks", message)
+        if watcher is not None:
+            watcher.read_only = read_only(bound, index)
         reports.append(launched(programs[step.kernel], step, memory, poison, watcher, deadline, index))
     return reports
 

@@ -177,7 +177,7 @@ class _Look:
                 if isinstance(step, Fill):
                     fill(self.memory[step.argument], step.value)
                     continue
-                self.footprints.append(Footprint(read_only(self.bound)))
+                self.footprints.append(Footprint(read_only(self.bound, len(reports))))
                 reports.append(self.launch(len(reports), None, self.footprints[-1], values=False))
             if not any(found.read & given for found in self.footprints):
                 break

@@ -171,6 +171,24 @@ def raced(compositions: Sequence[Composition], chip: Chip, seed: int, rounds: in
             card.close()
 
 
+def packed(composition: Composition, chip: Chip, seed: int, rounds: int, bench: Bench) -> list[float]:
+    """µs of the samples of what prepares a composition's weights.
+
+    Raises Rejected where its results are not right, before or after, DriverError for what faults.
+    """
+    card = Card(bench.device, composition.cubins)
+    try:
+        with torch.device(bench.device.place):
+            whole = PlanContestant(bench.device, card, composition, chip, bench.answers(composition.whole, seed))
+            (times,) = race(bench.device, [whole.packing()], rounds)
+            return times
+    except Rejected as rejected:
+        raise _on_the_card(rejected) from None
+    finally:
+        bench.device.synchronize(bench.device.stream)
+        card.close()
+
+
 def compared(
     composition: Composition, chip: Chip, seed: int, rounds: int, but: Collection[str], bench: Bench
 ) -> dict[str, list[float] | str]:
@@ -222,8 +240,8 @@ def known_answer(bench: Bench) -> bool:
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    "examined": examined, "outputs": outputs, "raced": raced, "compared": compared, "forget": forget,
-    "known_answer": known_answer,
+    "examined": examined, "outputs": outputs, "raced": raced, "packed": packed, "compared": compared,
+    "forget": forget, "known_answer": known_answer,
 }  # fmt: skip
 
 

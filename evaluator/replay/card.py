@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evaluator.judging import Poison, admit, poison_of, reject, text, torch_dtype
+from evaluator.judging import Poison, admit, poison_of, reject, same_bits, text, torch_dtype
 from kernels_generated.runtime import Buffer, Launchable, Launcher, LaunchPlan, PreparedPlan, Unlaunchable
 from kernels_generated.runtime.launcher import element_bytes
 from knowledge_base.records import Finding, Status
@@ -57,10 +57,17 @@ class Card:
         placed = self.place([Part(plan, sizes, shapes, {name: name for name in shapes})], GUARDS[poison.workspace < 0])
         for name, given in buffers.items():
             placed.views[name].copy_(given)
-        placed.poison(poison.workspace, placed.workspaces)
+        placed.poison(poison.workspace, [*placed.workspaces, *placed.packed])
+        placed.pack()
+        prepared = {name: placed.views[name].clone() for name in placed.packed}
         placed.run()
         self._device.synchronize(self._device.stream)
         placed.check_guards()
+        for name, before in prepared.items():
+            if not same_bits(placed.views[name], before):
+                message = f"packed {name} was modified after the weights were prepared"
+                finding = Finding(kind="input-modified", message=message, buffer=name)
+                raise reject(Status.UNSAFE, "input-modified", message, findings=(finding,))
         for name, given in buffers.items():
             given.copy_(placed.views[name])
         return ()
@@ -74,12 +81,12 @@ class Card:
         for number, step in enumerate(steps):
             bound = admit(step.plan, step.shapes, step.sizes, WORKSPACE_BYTES)
             try:
-                ready = self._launcher.prepare(bound)
+                packing, ready = map(self._launcher.prepare, bound.parts)
             except Unlaunchable as error:
                 raise reject(Status.INVALID, error.error_class, f"{error} at {text(step.sizes)}") from None
             of = f" of call {number}" if len(steps) > 1 else ""
             own = {b.name: b.name + of for b in bound.buffers if b.internal}
-            prepared.append((ready, {**step.names, **own}))
+            prepared.append((packing, ready, {**step.names, **own}))
         return Placed(self._device, prepared, guard)
 
     def close(self) -> None:
@@ -102,18 +109,22 @@ class Part:
 class Placed:
     """Plans at sizes in one piece of memory, every buffer between guard zones, which are full of ``guard``.
 
-    prepared: each plan with the names that its buffers have in memory.  views: the buffers as tensors, by name, in the
-    shape that the first plan has for them.  workspaces: the names of those.
+    prepared: each plan, in its two parts, with the names that its buffers have in memory.  views: the buffers as
+    tensors, by name, in the shape that the first plan has for them.  workspaces, packed: the names of those.
     """
 
-    def __init__(self, device: Device, prepared: Sequence[tuple[PreparedPlan, Mapping[str, str]]], guard: int) -> None:
+    def __init__(
+        self, device: Device, prepared: Sequence[tuple[PreparedPlan, PreparedPlan, Mapping[str, str]]], guard: int
+    ) -> None:
         self._device, self._guard = device, guard
         self._buffers: dict[str, Buffer] = {}
-        for plan, names in prepared:
-            for buffer in plan.bound.buffers:
+        for packing, plan, names in prepared:
+            for buffer in (*packing.bound.buffers, *plan.bound.buffers):
                 first = self._buffers.setdefault(names[buffer.name], buffer)
                 assert (first.nbytes, first.dtype) == (buffer.nbytes, buffer.dtype), (names[buffer.name], first, buffer)
-        self.workspaces = [name for name, buffer in self._buffers.items() if buffer.internal]
+        self.workspaces, self.packed = (
+            [name for name, buffer in self._buffers.items() if buffer.role == role] for role in ("workspace", "packed")
+        )
         starts: dict[str, int] = {}
         at = 0
         for name, buffer in self._buffers.items():
@@ -126,9 +137,13 @@ class Placed:
             raise reject(Status.UNSUPPORTED, "gpu-memory", message) from None
         self._memory = memory  # lives as long as its addresses are used
         self._addresses = {name: memory.data_ptr() + start for name, start in starts.items()}
-        self._prepared = [
-            (plan, {name: self._addresses[place] for name, place in names.items()}) for plan, names in prepared
-        ]
+        self._packing, self._prepared = (
+            [
+                (parts[part], {b.name: self._addresses[names[b.name]] for b in parts[part].bound.buffers})
+                for *parts, names in prepared
+            ]
+            for part in (0, 1)
+        )
         self.views: dict[str, torch.Tensor] = {}
         self._zones: list[tuple[str, torch.Tensor, bool]] = []  # (buffer, zone, whether it is the one behind it)
         for name, buffer in self._buffers.items():
@@ -151,8 +166,13 @@ class Placed:
             element = element_bytes(buffer.dtype, poison_of(buffer.dtype, value))
             self._device.fill(self._addresses[name], element, math.prod(buffer.shape), self._device.stream)
 
+    def pack(self) -> None:
+        """Puts what prepares the plans' weights on the device's stream."""
+        for plan, addresses in self._packing:
+            plan.run(addresses, self._device.stream)
+
     def run(self) -> None:
-        """Puts the plans' steps on the device's stream, in order."""
+        """Puts all else of the plans' steps on the device's stream, in order."""
         for plan, addresses in self._prepared:
             plan.run(addresses, self._device.stream)
 

@@ -88,7 +88,14 @@ class PlanContestant:
         for placed, answer in zip(self._placed, self._answers, strict=True):
             for name, given in answer.inputs.items():
                 placed.views[name].copy_(given.reshape(placed.views[name].shape))
-        self._written = [name for name in self._placed[0].views if name not in self._answers[0].inputs]
+        self._written = [
+            name
+            for name in self._placed[0].views
+            if name not in self._answers[0].inputs and name not in self._placed[0].packed
+        ]
+        for placed in self._placed:
+            placed.poison(POISON_A.output, placed.packed)
+            placed.pack()
         for before, work in self.samples():
             before()
             work()
@@ -99,6 +106,10 @@ class PlanContestant:
     def samples(self) -> Sequence[Sample]:
         return [(lambda placed=placed: placed.poison(POISON_A.output, self._written), placed.run)  # type: ignore[misc]
                 for placed in self._placed]  # fmt: skip
+
+    def packing(self) -> Contestant:
+        """What prepares the weights, alone: :meth:`samples` are without it."""
+        return _Packing(self._placed, self)
 
     def check(self) -> None:
         sizes = text(self._composition.whole.sizes)
@@ -120,6 +131,23 @@ class PlanContestant:
 
     def _right(self) -> None:
         check_right(self._composition.whole, self._answers, [self._made(placed) for placed in self._placed])
+
+
+class _Packing:
+    """The preparing of a contestant's weights, which are right when ``whole`` is."""
+
+    def __init__(self, placed: Sequence[Placed], whole: PlanContestant) -> None:
+        self._placed, self._whole = placed, whole
+
+    def samples(self) -> Sequence[Sample]:
+        return [(lambda one=one: one.poison(POISON_A.output, one.packed), one.pack)  # type: ignore[misc]
+                for one in self._placed]  # fmt: skip
+
+    def check(self) -> None:
+        for before, work in self._whole.samples():
+            before()
+            work()
+        self._whole.check()
 
 
 def check_right(task: Task, answers: Sequence[Expected], made: Sequence[Sequence[torch.Tensor]]) -> None:

@@ -11,7 +11,7 @@ import os
 from evaluator.replay import AnyRunner, Composition, cubins_of
 from kernels_generated.runtime import Launchable
 from knowledge_base.chips import Chip, chip
-from knowledge_base.records import TOO_FAST, Kind, Measurement, Trial, Verdict
+from knowledge_base.records import PACKING, TOO_FAST, Kind, Measurement, Trial, Verdict
 from knowledge_base.snf.task import Task
 
 from .intervals import Samples, median
@@ -45,9 +45,11 @@ class Measured:
         if isinstance(cubins, Verdict):
             return None
         samples: list[float] = []
+        composition = Composition.of_task(task, plan, cubins)
+        packing = look_at_packing(self._runner, composition, on, self._seed)
         for _ in range(LOOKS):
-            samples += look(self._runner, Composition.of_task(task, plan, cubins), on, self._seed)
-            found = measured([samples], task, trial.shape, on)
+            samples += look(self._runner, composition, on, self._seed)
+            found = measured([samples], task, trial.shape, on, [packing])
             if found.status != "unstable":
                 break
         return found
@@ -63,12 +65,22 @@ def look(runner: AnyRunner, composition: Composition, on: Chip, seed: int) -> li
     return samples
 
 
-def measured(samples: Samples, task: Task, sizes: dict[str, int], on: Chip) -> Measurement:
+def look_at_packing(runner: AnyRunner, composition: Composition, on: Chip, seed: int) -> list[float]:
+    """µs of the samples of what prepares a composition's weights; none where nothing does.  Raises as :func:`look`."""
+    if not any(plan.plan.packing for plan in composition.plans):
+        return []
+    samples: list[float] = runner.call("packed", composition, on, seed, ROUNDS, seconds=QUESTION_S)
+    return samples
+
+
+def measured(samples: Samples, task: Task, sizes: dict[str, int], on: Chip, packing: Samples = ()) -> Measurement:
     """The time that samples of one process or several say, µs.
 
-    terms: the ends of its interval, and of how many processes.  unstable: the interval is wider than UNSTABLE;
-    quarantined: it is faster than light.
+    packing: samples of what prepares the weights, of the same processes, where something does.
+    terms: the ends of its interval, of how many processes, and the time of packing.  unstable: the interval is wider
+    than UNSTABLE; quarantined: it is faster than light.
     """
+    prepared = {PACKING: round(median(packing).value, 3)} if any(packing) else {}
     found = median(samples)
     floor = floor_us(task, sizes, on)
     status = "stable" if found.width <= UNSTABLE else "unstable"
@@ -79,7 +91,12 @@ def measured(samples: Samples, task: Task, sizes: dict[str, int], on: Chip) -> M
         chip=on.name,
         us=round(found.value, 3),
         floor_us=round(floor, 3),
-        terms={"low": round(found.low, 3), "high": round(found.high, 3), "processes": float(len(samples))},
+        terms={
+            "low": round(found.low, 3),
+            "high": round(found.high, 3),
+            "processes": float(len(samples)),
+            **prepared,
+        },
         samples=tuple(round(sample, 3) for one in samples for sample in one),
         status=status,
     )

@@ -20,7 +20,7 @@ from kernels_generated.runtime.bound import Array, BoundLaunch, bind
 from kernels_generated.runtime.expr import Dims
 from kernels_generated.runtime.plan import Fill, LaunchPlan
 from knowledge_base.chips import FULL_RATE, Chip
-from knowledge_base.records import TOO_FAST, CompileEvidence, Measurement
+from knowledge_base.records import PACKING, TOO_FAST, CompileEvidence, Measurement
 from knowledge_base.snf.cost import cost
 from knowledge_base.snf.task import Task
 
@@ -107,15 +107,18 @@ def modelled(
     """The modelled time of ``plan`` at ``sizes`` on ``chip``, in µs, with its terms (µs, summed over launches).
 
     kernels: the bytecodes by SHA-256; evidence: of their cubins for the chip's architecture, by the same hash.
+    Preparing weights is no part of it: its time is the term ``packing``.
     The time is quarantined where it is faster than light, and undetermined where the trips of a loop depend on data or
     the blocks that are looked at write too little of the outputs.
     Raises KeyError for a kernel without bytecode or evidence, ExprError for sizes the plan has no value at.
     """
     bound = bind(plan, {"num_sms": chip.sm_count, **sizes})
     terms: dict[str, float] = {}
-    total, first = 0.0, True
+    total, packing, first = 0.0, 0.0, True
     counted, stored = True, 0.0
-    for step in bound.steps:
+    for number, step in enumerate(bound.steps):
+        if number == bound.packing:
+            packing, total, first, stored, terms = total, 0.0, True, 0.0, {}
         if isinstance(step, Fill):
             found = {"memory": bound.buffer(step.argument).nbytes / _bandwidth(chip)}
             time = found["memory"]
@@ -130,6 +133,8 @@ def modelled(
         first = False
         for name, value in found.items():
             terms[name] = terms.get(name, 0.0) + value
+    if bound.packing:
+        terms[PACKING] = packing
     floor = floor_us(task, sizes, chip)
     status = "quarantined" if total * 1e6 < TOO_FAST * floor else "stable"
     if not counted or stored < WRITTEN * cost(task.graph, sizes).write_bytes:
@@ -151,7 +156,7 @@ def ideal_us(sizes: Dims, plan: LaunchPlan, kernels: Mapping[str, bytes], chip: 
 
     Raises as :func:`modelled` does.
     """
-    bound = bind(plan, {"num_sms": chip.sm_count, **sizes})
+    bound = bind(plan, {"num_sms": chip.sm_count, **sizes}).parts[1]
     total = LAUNCH_S + NEXT_LAUNCH_S * (len(bound.steps) - 1)
     for step in bound.steps:
         if isinstance(step, Fill):

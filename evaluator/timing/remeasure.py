@@ -16,7 +16,7 @@ from evaluator.replay import AnyRunner, Composition
 from knowledge_base.chips import chip
 from knowledge_base.records import Measurement, Trial, Verdict
 
-from .clock import look, measured
+from .clock import look, look_at_packing, measured
 
 PROCESSES = 5
 MOST = 10  # where an interval is too wide
@@ -81,6 +81,7 @@ class _Final:
     trial: Trial
     composition: Composition
     samples: list[list[float]] = field(default_factory=list)
+    packing: list[list[float]] = field(default_factory=list)  # of what prepares its weights
     rejected: Verdict | None = None
 
     @property
@@ -95,7 +96,8 @@ class _Final:
 
     @property
     def time(self) -> Measurement:
-        return measured(self.samples, self.composition.whole, self.trial.shape, chip(self.trial.chip))
+        on = chip(self.trial.chip)
+        return measured(self.samples, self.composition.whole, self.trial.shape, on, self.packing)
 
     @property
     def result(self) -> Trial:
@@ -106,7 +108,10 @@ class _Final:
     def sample(self, process: AnyRunner, seed: int) -> None:
         if self.rejected is not None:
             return
+        on = chip(self.trial.chip)
         try:
-            self.samples.append(look(process, self.composition, chip(self.trial.chip), seed))
+            packing = look_at_packing(process, self.composition, on, seed)
+            self.samples.append(look(process, self.composition, on, seed))
+            self.packing.append(packing)
         except Rejected as rejected:
             self.rejected = rejected.verdict

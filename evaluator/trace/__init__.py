@@ -13,12 +13,12 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from evaluator.confinement import MIB, Finished, Limits, containment, python_child
 from kernels_generated.runtime.expr import ExprError, evaluate, to_json
-from kernels_generated.runtime.plan import ArrayParameter, LaunchPlan, PlanError, from_data
+from kernels_generated.runtime.plan import ArrayParameter, Launch, LaunchPlan, PlanError, from_data
 from knowledge_base.hints import classify
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.graph import Tensor
@@ -93,7 +93,9 @@ def trace(
             raise KeyError(f"sizes {sorted(request.sizes)}, the task has {sorted(task.sizes)}")
         if request.policy not in POLICIES:
             raise ValueError(f"policy {request.policy!r}: one of {', '.join(POLICIES)}")
-    found = contract.read(source, arguments(task))
+    given = arguments(task)
+    weights = tuple(t.name for t in inputs if t.role == "weight")
+    found = contract.read(source, contract.Takes(given[: len(inputs)], given[len(inputs) :], weights))
     if isinstance(found, contract.Breach):
         return [_breach(found, source)] * len(requests)
     axes = [_axes(found, request, source) for request in requests]
@@ -113,6 +115,7 @@ def trace(
             "outputs": _tensors(outputs),
             "numbers": task.size_arguments,
         },
+        "packing": _packing(found),
         "chip": {fact: getattr(chip, fact, None) for fact in CHIP_FACTS},
         "requests": [
             {
@@ -140,6 +143,14 @@ def trace(
 
 def _tensors(tensors: list[Tensor]) -> list[dict[str, Any]]:
     return [{"name": t.name, "dtype": t.dtype, "role": t.role, "shape": [to_json(s) for s in t.shape]} for t in tensors]
+
+
+def _packing(found: contract.Contract) -> dict[str, Any] | None:
+    """How weights are prepared, as the child is told."""
+    if found.packing is None:
+        return None
+    how = asdict(found.packing)
+    return how | {"keywords": [name for name in how["keywords"] if name in found.axes or name == "num_sms"]}
 
 
 def _axes(found: contract.Contract, request: Request, source: str) -> dict[str, Any] | Verdict:
@@ -252,7 +263,7 @@ def _text(data: bytes) -> str:
 def _check_plan(plan: LaunchPlan, task: Task, dims: Mapping[str, int]) -> None:
     """The plan's arguments are the task's, and it applies at the sizes it was traced at.  ValueError if not."""
     expected = [(t.name, t.role, t.dtype) for t in (*task.inputs, *task.outputs)]
-    given = [(a.name, a.role, a.dtype) for a in plan.arguments if a.role != "workspace"]
+    given = [(a.name, a.role, a.dtype) for a in plan.arguments if a.role not in ("workspace", "packed")]
     if plan.task != task.identity or given != expected:
         raise ValueError("its arguments are not the task's")
     for argument, tensor in zip(plan.arguments, (*task.inputs, *task.outputs), strict=False):
@@ -260,7 +271,7 @@ def _check_plan(plan: LaunchPlan, task: Task, dims: Mapping[str, int]) -> None:
             raise ValueError(f"its argument {argument.name} has another shape than the task's")
     if set(plan.dims) != set(dims):
         raise ValueError("its dimensions are not the task's")
-    if not plan.launches:
+    if not any(isinstance(step, Launch) for step in plan.steps[plan.packing :]):
         raise ValueError("it launches nothing")
     guard = plan.failing_guard(dims)
     if guard is not None:

@@ -75,13 +75,15 @@ def main() -> None:
     deadline = _Deadline(answer)
     deadline.set("import", request["import_s"])
     module, failure = _load(request["source"], _current)
+    if failure is None and request["packing"] is not None and not callable(module.__dict__.get("pack")):
+        failure = _failure(Refusal("bad-packing", "after the import there is no function pack"), "import")
     answer.send({"imported": True})
     deadline.set("trace", request["trace_s"])
     exporter = Exporter(contract.FILENAME)
     for number, one in enumerate(request["requests"]):
         if failure is None:
             try:
-                result = _trace(module, request["task"], one, request["chip"], exporter, _current, answer.sent)
+                result = _trace(module, request, one, exporter, _current, answer.sent)
             except BaseException as error:
                 result = {"failure": _failure(error, "trace")}
             finally:
@@ -163,20 +165,31 @@ def _import(name: str, namespace: Any = None, local: Any = None, fromlist: Any =
 
 
 def _trace(
-    module: Any, task: Any, request: Any, chip: Any, exporter: Any, current: _Current, sent: set[str]
+    module: Any, question: Any, request: Any, exporter: Any, current: _Current, sent: set[str]
 ) -> dict[str, Any]:
     from .recorder import NUM_SMS, Recorder
 
+    packing = question["packing"]
+
     def launched() -> tuple[Recorder, dict[str, Any]]:
-        recorder = Recorder(task, request, chip, exporter)
+        recorder = Recorder(question["task"], request, question["chip"], exporter)
         current.recorder = recorder
         options = dict(request["axes"])
         if request["takes_num_sms"]:
             options[NUM_SMS] = recorder.num_sms()
         namespace = module.__dict__
-        arrays = recorder.arguments()
+        inputs, results = recorder.arguments()
+        packed: list[Any] = []
+        if packing is not None:
+            named = recorder.packed(packing, options)
+            packed = [named[one["name"]] for one in packing["packed"]]
+            keywords = {name: options[name] for name in packing["keywords"] if name in options}
+            if NUM_SMS in packing["keywords"] and NUM_SMS not in keywords:
+                keywords[NUM_SMS] = recorder.num_sms()
+            with recorder.shadowed(namespace), recorder.packs():
+                namespace["pack"](fake_torch.Stream(), *(named[name] for name in packing["arguments"]), **keywords)
         with recorder.shadowed(namespace):
-            namespace["launch"](fake_torch.Stream(), *arrays, **options)
+            namespace["launch"](fake_torch.Stream(), *inputs, *packed, *results, **options)
         return recorder, recorder.plan()
 
     start = time.perf_counter()

@@ -2,17 +2,21 @@
 
 The contract: ``import cuda.tile as ct`` (plus a short list of modules), optionally ``AXES``, a literal dictionary from
 a name to its possible values, and ``launch(stream, <inputs>, <outputs>, <sizes>, *, <axes>, num_sms=None)``; sizes are
-those that no array tells.  The parent checks it before a child is started; the child takes its list of modules from
-here.  Standard library only.
+those that no array tells.  Weights may be prepared once: ``PACKED``, a literal dictionary from a name to a shape, and
+``pack(stream, <weights and packed by name>, *, <axes>, num_sms=None)``; ``launch`` then takes what is packed after the
+inputs.  The parent checks it before a child is started; the child takes its list of modules from here.  Standard
+library only.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernels_generated.runtime.plan import TORCH_NAMES
 from kernels_generated.runtime.syntax import parse
 
 FILENAME = "candidate.py"  # bytecode holds the file's name, so it must be the same everywhere
@@ -20,6 +24,9 @@ MAX_SOURCE_BYTES = 512 * 1024
 MAX_AXES = 16
 MAX_CHOICES = 64
 MAX_WORD = 64  # characters of a choice that is text
+MAX_PACKED = 16
+MAX_RANK = 8  # of a packed array
+MAX_SIZE_TEXT = 200  # characters of an axis of a packed array
 
 # What a candidate may import: cuTile, the stand-in for torch, and modules that only help writing Python.
 MODULES = frozenset(
@@ -41,16 +48,53 @@ class Breach:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """An array that pack fills: its axes, and the plan's name of its dtype, empty for that of pack's first weight.
+
+    An axis is a number or text, an expression of dimensions and axes: ``N``, ``cdiv(K, TK)``.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """``packed``: what is made.  arguments: the names of weights and packed arrays in the order in which pack takes
+    them.  keywords: what else it takes, axes and num_sms."""
+
+    packed: tuple[Packed, ...]
+    arguments: tuple[str, ...]
+    keywords: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True)
 class Contract:
-    """What the text says: the axes with their values, and whether launch takes ``num_sms``."""
+    """What the text says: the axes with their values, whether launch takes ``num_sms``, how weights are prepared."""
 
     axes: Mapping[str, list[Any]]
     takes_num_sms: bool
     launch_line: int
+    packing: Packing | None = None
 
 
-def read(source: str, arguments: Sequence[str] | None = None) -> Contract | Breach:
-    """Reads and checks ``source``.  ``arguments``: what launch takes after its stream, as text; None: not checked."""
+@dataclass(frozen=True)
+class Takes:
+    """What a task hands to a candidate.
+
+    inputs, results: what launch gets before and after what is packed, as text (``x[M,K]``); sizes are among the
+    results.  weights: the names of those inputs that pack may take.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    weights: tuple[str, ...]
+
+
+def read(source: str, takes: Takes | None = None) -> Contract | Breach:
+    """Reads and checks ``source``.  ``takes``: what the task has for it; None: not checked."""
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         return Breach("source-too-large", f"the file has more than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
@@ -68,11 +112,10 @@ def read(source: str, arguments: Sequence[str] | None = None) -> Contract | Brea
     launches = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "launch"]
     if not launches:
         return Breach("missing-launch", "the file defines no function launch(stream, …)")
-    for name in ("PACKED", "pack"):
-        line = _defines(tree, name)
-        if line is not None:
-            return Breach("pack-unsupported", f"{name}: weights prepared ahead of launch are not supported yet", line)
-    return _signature(launches[-1], axes, arguments)
+    packing = _packing(tree, axes, takes)
+    if isinstance(packing, Breach):
+        return packing
+    return _launch(launches[-1], axes, packing, takes)
 
 
 def _imports(tree: ast.Module) -> Breach | None:
@@ -90,13 +133,6 @@ def _imports(tree: ast.Module) -> Breach | None:
             if name not in MODULES:
                 assert isinstance(node, ast.Import | ast.ImportFrom)
                 return Breach("forbidden-import", f"import of {name}: {ALLOWED}", node.lineno)
-    return None
-
-
-def _defines(tree: ast.Module, name: str) -> int | None:
-    for node in tree.body:
-        if _assigned(node, name) is not None or (isinstance(node, ast.FunctionDef) and node.name == name):
-            return node.lineno
     return None
 
 
@@ -140,33 +176,156 @@ def _axes(tree: ast.Module) -> dict[str, list[Any]] | Breach:
     return {name: list(choices) for name, choices in axes.items()}
 
 
-def _signature(
-    launch: ast.FunctionDef, axes: dict[str, list[Any]], arguments: Sequence[str] | None
-) -> Contract | Breach:
-    args = launch.args
+@dataclass(frozen=True)
+class _Signature:
+    """A function's parameters: those without a default after the stream, and all that may be given by keyword."""
+
+    required: tuple[str, ...]
+    keywords: tuple[str, ...]
+
+
+def _signature(function: ast.FunctionDef, axes: Mapping[str, Any], error_class: str) -> _Signature | Breach:
+    args, name, line = function.args, function.name, function.lineno
     positional = [a.arg for a in (*args.posonlyargs, *args.args)]
     keywords = [a.arg for a in args.kwonlyargs]
-    line = launch.lineno
     if args.vararg is not None or args.kwarg is not None:
-        return Breach("bad-launch", "launch names its parameters: no *args, no **kwargs", line)
+        return Breach(error_class, f"{name} names its parameters: no *args, no **kwargs", line)
     if not positional or positional[0] != "stream":
-        return Breach("bad-launch", "launch's first parameter is stream", line)
+        return Breach(error_class, f"{name}'s first parameter is stream", line)
     # A file may take its axes as ordinary parameters with a default; the arrays are what stands before those.
     plain = len(positional) - len(args.defaults)
     required, keywords = positional[1:plain], positional[plain:] + keywords
-    if arguments is not None and len(required) != len(arguments):
-        return Breach(
-            "bad-launch",
-            f"launch takes {len(required)} parameters after stream ({', '.join(required) or 'none'}), "
-            f"this task has {len(arguments)}: {', '.join(arguments)}",
-            line,
-        )
-    missing = [name for name in axes if name not in keywords]
-    if missing:
-        return Breach("bad-launch", f"launch has no keyword parameter {missing[0]}, which AXES names", line)
     defaults = {a.arg for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None}
     defaults |= set(positional[plain:])
     loose = [k for k in keywords if k not in axes and k not in defaults and k != "num_sms"]
     if loose:
-        return Breach("bad-launch", f"launch's parameter {loose[0]} is no axis and has no default", line)
-    return Contract(axes, "num_sms" in keywords, line)
+        return Breach(error_class, f"{name}'s parameter {loose[0]} is no axis and has no default", line)
+    return _Signature(tuple(required), tuple(keywords))
+
+
+def _launch(
+    function: ast.FunctionDef, axes: dict[str, list[Any]], packing: Packing | None, takes: Takes | None
+) -> Contract | Breach:
+    found = _signature(function, axes, "bad-launch")
+    if isinstance(found, Breach):
+        return found
+    line = function.lineno
+    if takes is not None:
+        packed = tuple(one.name for one in packing.packed) if packing is not None else ()
+        wanted = (*takes.inputs, *packed, *takes.results)
+        if len(found.required) != len(wanted):
+            has = f"{len(found.required)} parameters after stream ({', '.join(found.required) or 'none'})"
+            with_packed = " with what is packed" if packed else ""
+            said = f"launch takes {has}, this task{with_packed} has {len(wanted)}: {', '.join(wanted)}"
+            return Breach("bad-launch", said, line)
+    missing = [name for name in axes if name not in found.keywords]
+    if missing:
+        return Breach("bad-launch", f"launch has no keyword parameter {missing[0]}, which AXES names", line)
+    return Contract(axes, "num_sms" in found.keywords, line, packing)
+
+
+# ------------------------------------------------------------------------------------------------------ packing
+
+
+def _packing(tree: ast.Module, axes: Mapping[str, Any], takes: Takes | None) -> Packing | Breach | None:
+    """How weights are prepared; None where they are not."""
+    value, line = next(
+        ((v, node.lineno) for node in reversed(tree.body) if (v := _assigned(node, "PACKED")) is not None), (None, 0)
+    )
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "pack"]
+    if value is None and not functions:
+        return None
+    if value is None:
+        said = 'pack needs PACKED, the shapes of what it fills: PACKED = {"w_t": ("K", "N")}'
+        return Breach("bad-packing", said, functions[-1].lineno)
+    if not functions:
+        return Breach("bad-packing", "PACKED needs a function pack(stream, …), which fills what it names", line)
+    packed = _packed(value, line)
+    if isinstance(packed, Breach):
+        return packed
+    function = functions[-1]
+    found = _signature(function, axes, "bad-packing")
+    if isinstance(found, Breach):
+        return found
+    names = {one.name for one in packed}
+    left_out = next((one.name for one in packed if one.name not in found.required), None)
+    if left_out is not None:
+        return Breach("bad-packing", f"pack does not take {left_out}, which PACKED names", function.lineno)
+    weights = [name for name in found.required if name not in names]
+    if not weights:
+        return Breach("bad-packing", "pack takes no weight", function.lineno)
+    if takes is not None:
+        for name in weights:
+            if name not in takes.weights:
+                known = ", ".join(takes.weights) or "it has none"
+                return Breach(
+                    "bad-packing", f"pack takes {name}, which is no weight of this task ({known})", function.lineno
+                )
+        taken = {text.partition("[")[0] for text in (*takes.inputs, *takes.results)}
+        clash = next((one.name for one in packed if one.name in taken), None)
+        if clash is not None:
+            return Breach("bad-packing", f"PACKED names {clash}, which the task has already", line)
+    return Packing(packed, found.required, found.keywords, function.lineno)
+
+
+def _packed(value: ast.expr, line: int) -> tuple[Packed, ...] | Breach:
+    try:
+        shapes = ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return Breach("bad-packing", "PACKED is a literal dictionary: its values are written out, not computed", line)
+    if not isinstance(shapes, dict) or not 0 < len(shapes) <= MAX_PACKED:
+        return Breach("bad-packing", f"PACKED is a dictionary of 1 to {MAX_PACKED} names", line)
+    out = []
+    dtypes = {torch_name: name for name, torch_name in TORCH_NAMES.items()}
+    for name, shape in shapes.items():
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_WORD:
+            return Breach("bad-packing", f"PACKED: {str(name)[:MAX_WORD]!r} is no parameter name", line)
+        axes = list(shape) if isinstance(shape, list | tuple) else []
+        dtype = dtypes[axes.pop()] if axes and isinstance(axes[-1], str) and axes[-1] in dtypes else ""
+        if not 0 < len(axes) <= MAX_RANK or not all(map(_is_size, axes)):
+            said = f"PACKED[{name!r}] is a tuple of 1 to {MAX_RANK} sizes, numbers or text, and may end with a dtype"
+            return Breach("bad-packing", said, line)
+        out.append(Packed(name, tuple(axes), dtype))
+    return tuple(out)
+
+
+def _is_size(axis: Any) -> bool:
+    return (type(axis) is int and 0 < axis < 2**31) or (isinstance(axis, str) and len(axis) <= MAX_SIZE_TEXT)
+
+
+Sizes = Mapping[str, Any]  # by name: an int, or what stands for one
+
+
+def size_of(axis: int | str, names: Sizes, cdiv: Callable[[Any, Any], Any]) -> Any:
+    """The value of an axis of a packed array: ``N``, ``2 * K``, ``cdiv(N, TN)``; of ``+ - * // %`` and cdiv.
+
+    Raises ValueError for text that is anything else or names what is not in ``names``.
+    """
+    if isinstance(axis, int):
+        return axis
+    try:
+        tree = ast.parse(axis.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"{axis!r} is no expression") from None
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int(number)) if type(number) is int:
+                return number
+            case ast.Name(id=name):
+                if name not in names:
+                    raise ValueError(f"{name!r} is none of {', '.join(names)}")
+                return names[name]
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                return _ARITHMETIC[type(op)](value(left), value(right))
+            case ast.Call(func=ast.Name(id="cdiv"), args=[left, right], keywords=[]):
+                return cdiv(value(left), value(right))
+        raise ValueError(f"{axis!r}: sizes are made of names, whole numbers, + - * // % and cdiv(…, …)")
+
+    return value(tree)
+
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}  # fmt: skip

@@ -47,6 +47,8 @@ def _differs(traced: Traced, bound: BoundPlan, concrete: Traced, fresh: BoundPla
             what = None if isinstance(step, Fill) and step == other else f"{step} in the plan, {other} afresh"
         if what is not None:
             return f"step {number}: {what}"
+    if bound.packing != fresh.packing:
+        return f"{bound.packing} steps prepare weights in the plan, {fresh.packing} afresh"
     if len(bound.steps) != len(fresh.steps):
         return f"{len(bound.steps)} steps in the plan, {len(fresh.steps)} afresh"
     return None

@@ -10,14 +10,16 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from cuda.tile import cdiv
 from cuda.tile import kernel as Kernel
 
 from kernels_generated.runtime.expr import evaluate, from_json, normalise, to_json
 from kernels_generated.runtime.plan import MAX_GRID
 
+from .contract import size_of
 from .dataless import Shape, contiguous_strides, product
 from .export import FrontEnd, FrontEndError, forget, sha256
 from .fake_torch import BY_CODE, Dtype, Stream, Tensor
@@ -73,6 +75,11 @@ class Recorder:
         self._arguments: list[dict[str, Any]] = []
         self._views: dict[tuple[Any, ...], int] = {}
         self._steps: list[dict[str, Any]] = []
+        self._arrays: dict[str, Tensor] = {}
+        self._roles: dict[str, str] = {}
+        self._in_pack = False
+        self._packing = 0  # steps that prepare weights
+        self._gone: set[str] = set()  # workspaces of pack
         self._shadowed: list[str] = []
         self._elements = 0
 
@@ -84,18 +91,58 @@ class Recorder:
         value = evaluate(expr, self._dims)
         return value if self.policy == "concrete" or isinstance(expr, int) else SymbolicSize(self.context, expr, value)
 
-    def arguments(self) -> list[Tensor | Number]:
-        """The task's inputs, then its outputs, as arrays without data, then the sizes that these don't tell."""
-        out: list[Tensor | Number] = []
+    def arguments(self) -> tuple[list[Tensor], list[Tensor | Number]]:
+        """Arrays without data: the task's inputs; its outputs, and after these the sizes that no array tells."""
+        made = []
         for tensor in (*self._task["inputs"], *self._task["outputs"]):
             shape = Shape(self.number(s) for s in tensor["shape"])
-            out.append(self._argument(tensor["name"], tensor["role"], BY_CODE[tensor["dtype"]], shape))
-        return [*out, *map(self.number, self._task["numbers"])]
+            made.append(self._argument(tensor["name"], tensor["role"], BY_CODE[tensor["dtype"]], shape))
+            self._arrays[tensor["name"]] = made[-1]
+        inputs = len(self._task["inputs"])
+        return made[:inputs], [*made[inputs:], *map(self.number, self._task["numbers"])]
+
+    def packed(self, packing: dict[str, Any], axes: dict[str, Any]) -> dict[str, Tensor]:
+        """What pack takes by name, after :meth:`arguments`: weights, and the arrays that it is to fill."""
+        out = {name: self._arrays[name] for name in packing["arguments"] if name in self._arrays}
+        first = next(iter(out.values()))
+        weights = [t for t in self._task["inputs"] if t["role"] == "weight"]
+        sizes = {s: self.number(s) for t in weights for s in t["shape"] if isinstance(s, str)}
+        numbers = {name: value for name, value in axes.items() if type(value) is int}
+        for one in packing["packed"]:
+            shape = []
+            for axis in one["shape"]:
+                try:
+                    shape.append(size_of(axis, {**sizes, **numbers}, cdiv))
+                except (ValueError, ZeroDivisionError) as error:
+                    said = f"PACKED[{one['name']!r}]: {error} (sizes of weights, and axes)"
+                    raise Refusal("bad-packing", said) from None
+            dtype = BY_CODE[one["dtype"]] if one["dtype"] else first.dtype
+            self._bounded(f"packed array {one['name']}", shape, dtype)
+            out[one["name"]] = self._argument(one["name"], "packed", dtype, Shape(shape))
+        return out
+
+    @contextlib.contextmanager
+    def packs(self) -> Iterator[None]:
+        """While ``pack`` runs: it has weights alone, and workspaces that are not there any more after it."""
+        self._in_pack = True
+        try:
+            yield
+        finally:
+            self._in_pack = False
+        self._packing = len(self._steps)
+        self._gone = {a["name"] for a in self._arguments if a["role"] == "workspace"}
+        if not any("launch" in step for step in self._steps):
+            raise Refusal("launches-nothing", "pack returned without launching a kernel")
+        passed = {key[0] for key in self._views}
+        for one in self._arguments:
+            if one["role"] == "packed" and one["name"] not in passed:
+                raise Refusal("output-unused", f"no kernel of pack receives {one['name']}")
 
     def _argument(self, name: str, role: str, dtype: Dtype, shape: Shape) -> Tensor:
         self._arguments.append(
             {"name": name, "role": role, "dtype": dtype.code, "shape": [self._own(s) for s in shape]}
         )
+        self._roles[name] = role
         self._elements += value_of(product(shape))
         return Tensor(self, name, dtype, 0, shape, contiguous_strides(shape))
 
@@ -105,17 +152,22 @@ class Recorder:
         taken = {a["name"] for a in self._arguments}
         if sum(a["role"] == "workspace" for a in self._arguments) >= MAX_WORKSPACES:
             raise Refusal("too-many-workspaces", f"launch allocates more than {MAX_WORKSPACES} workspaces")
-        for size in shape:
-            if not self.context.assume(">=", size, 1):
-                raise Refusal("bad-workspace", f"a workspace of {value_of(size)} elements along one axis")
-        nbytes = value_of(product(shape)) * dtype.itemsize
-        if nbytes > MAX_WORKSPACE_BYTES:
-            raise Refusal("workspace-too-large", f"a workspace of {nbytes / 2**30:.1f} GiB")
+        self._bounded("workspace", shape, dtype)
         name = next(n for n in (f"ws{i}" for i in range(len(taken) + 1)) if n not in taken)
         out = self._argument(name, "workspace", dtype, shape)
         if fill is not None:
             self._step({"fill": name, "value": fill})
         return out
+
+    def _bounded(self, what: str, shape: Iterable[Number], dtype: Dtype) -> None:
+        """Refuses memory of no elements, and too much of it."""
+        sizes = Shape(shape)
+        for size in sizes:
+            if not self.context.assume(">=", size, 1):
+                raise Refusal("bad-workspace", f"a {what} of {value_of(size)} elements along one axis")
+        nbytes = value_of(product(sizes)) * dtype.itemsize
+        if nbytes > MAX_WORKSPACE_BYTES:
+            raise Refusal("workspace-too-large", f"a {what} of {nbytes / 2**30:.1f} GiB")
 
     def num_sms(self) -> Number:
         return self.number(NUM_SMS)
@@ -143,6 +195,10 @@ class Recorder:
         for array in _arrays(args):
             if array._tracer is not self:
                 raise Refusal("stale-array", "an array kept from an earlier call of launch is used in this one")
+            if array._buffer in self._gone:
+                raise Refusal("stale-array", "a workspace of pack is used in launch: PACKED names what launch is given")
+            if self._in_pack and self._roles[array._buffer] not in ("weight", "packed", "workspace"):
+                raise Refusal("stale-array", f"pack uses {array._buffer}, which is no weight")
         entries = self._grid(grid)
         function = kernel._annotated_function.pyfunc
         name = function.__code__.co_name
@@ -273,7 +329,7 @@ class Recorder:
 
     def plan(self) -> dict[str, Any]:
         """The plan as JSON data.  Refusal where nothing was launched or an output was never passed to a kernel."""
-        if not any("launch" in step for step in self._steps):
+        if not any("launch" in step for step in self._steps[self._packing :]):
             raise Refusal("launches-nothing", "launch returned without launching a kernel")
         passed = {key[0] for key in self._views}
         for output in self._task["outputs"]:
@@ -297,6 +353,7 @@ class Recorder:
             ],
             "steps": self._steps,
             "guards": [[g.comparison, to_json(g.left), to_json(g.right)] for g in self.context.needed_guards()],
+            **({"packing": self._packing} if self._packing else {}),
         }
 
 

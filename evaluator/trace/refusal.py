@@ -13,7 +13,7 @@ _STATUSES = {
         "wrong-device", "torch-compute", "list-argument", "argument-count", "scalar-overflow", "index-overflow",
         "stale-size", "stale-array", "too-many-guards", "expression-too-large", "bad-view", "too-many-views",
         "too-many-workspaces", "bad-workspace", "workspace-too-large", "launch-option", "grid-rank", "grid-range",
-        "too-many-blocks", "too-many-launches", "launches-nothing", "output-unused", "launch-changes",
+        "too-many-blocks", "too-many-launches", "launches-nothing", "output-unused", "launch-changes", "bad-packing",
     ),
     "build-error": ("front-end",),
     "infeasible": ("infeasible",),

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 
+from kernels_generated.runtime.expr import symbols
 from kernels_generated.runtime.manifest import Manifest, Winner
 from kernels_generated.runtime.plan import LaunchPlan
 
@@ -28,6 +29,18 @@ def applicable(
         plan = next((plan for plan in (_plan(manifest, digest) for digest in winner.plans) if plan.applies(dims)), None)
         if plan is not None:
             yield winner, plan
+
+
+def packings(manifest: Manifest, arch: str, dims: Mapping[str, int]) -> Iterator[LaunchPlan]:
+    """The plans of winners for an architecture that want weights prepared, and may hold where ``dims`` are these.
+
+    dims: the weights' and num_sms; what guards say of others is left open.
+    """
+    for digest in dict.fromkeys(d for one in manifest.winners if one.arch == arch for d in one.plans):
+        plan = _plan(manifest, digest)
+        told = (g for g in plan.guards if symbols(g.left) | symbols(g.right) <= dims.keys())
+        if plan.packing and all(guard.holds(dims) for guard in told):
+            yield plan
 
 
 @functools.lru_cache(maxsize=512)

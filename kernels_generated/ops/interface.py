@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kernels_generated.runtime.expr import Expr, apply, holds, show
+from kernels_generated.runtime.expr import Expr, apply, holds, show, symbols
 from kernels_generated.runtime.manifest import Manifest
 from kernels_generated.runtime.plan import TORCH_NAMES, Argument
 
@@ -55,6 +55,8 @@ class Interface:
         self.numbers = first.numbers
         self.variants = {tuple(map(torch_dtype, one.dtypes)): one for one in manifests}
         floats = [torch_dtype(t.dtype) for t in self.tensors if torch_dtype(t.dtype) in FLOATS]
+        self.weight_places = tuple(k for k, one in enumerate(self.tensors) if one.role == "weight")
+        self.weights = tuple(self.tensors[k].name for k in self.weight_places)
         # One dtype for all floating-point arguments is the rule; a task that mixes them takes its own mix alone.
         self._mixed = len(set(floats)) > 1
         self._own = floats[0] if floats else None
@@ -115,6 +117,46 @@ class Interface:
                 )
         return Sizes(dims, leading)
 
+    def weight_dims(self, given: Sequence[torch.Tensor]) -> dict[str, int]:
+        """The dimensions that are an axis of a weight.  Raises RuntimeError where these are not the weights."""
+        if not self.weights:
+            raise RuntimeError(f"{self.name}() has no weights to pack")
+        if len(given) != len(self.weights):
+            raise RuntimeError(
+                f"pack({self.name}): expected its weights {', '.join(self.weights)}, but got {len(given)} arguments"
+            )
+        dims: dict[str, int] = {}
+        tensors = [self.tensors[place] for place in self.weight_places]
+        for tensor, value in zip(tensors, given, strict=True):
+            if not isinstance(value, torch.Tensor):
+                got = type(value).__name__
+                raise RuntimeError(f"pack({self.name}): expected {tensor.name} to be a tensor, but got a {got}")
+            if value.is_inference():
+                raise RuntimeError(
+                    f"pack({self.name}): {tensor.name} was made under torch.inference_mode(), where a tensor does not "
+                    "tell that it was changed: make it outside"
+                )
+            if len(value.shape) != len(tensor.shape):
+                raise self._wrong(tensor, value, _axes(len(tensor.shape)))
+            for axis, n in zip(tensor.shape, value.shape, strict=True):
+                if isinstance(axis, str):
+                    dims.setdefault(axis, n)
+        for tensor, value in zip(tensors, given, strict=True):
+            axes = zip(tensor.shape, value.shape, strict=True)
+            expected = [size(axis, dims) if symbols(axis) <= dims.keys() else n for axis, n in axes]
+            if list(value.shape) != expected:
+                raise self._wrong(tensor, value, f"shape {expected}")
+        self._one_device(dict(zip(self.weights, given, strict=True)))
+        return dims
+
+    def of_weights(self, dtypes: Sequence[torch.dtype]) -> list[Manifest]:
+        """The manifests of the variants whose weights have these dtypes."""
+        return [
+            one
+            for found, one in self.variants.items()
+            if [found[place] for place in self.weight_places] == list(dtypes)
+        ]
+
     def output_shape(self, output: Argument, sizes: Sizes) -> tuple[Size, ...]:
         shape = [size(axis, sizes.dims) for axis in output.shape]
         return (*sizes.leading, *shape[1:]) if self.batched(output) else tuple(shape)
@@ -145,11 +187,12 @@ class Interface:
 
     def device(self, given: Sequence[torch.Tensor]) -> torch.device:
         """Where the arguments are.  Raises RuntimeError where that are several places."""
-        devices = {value.device for value in given}
+        return self._one_device(dict(zip((tensor.name for tensor in self.tensors), given, strict=True)))
+
+    def _one_device(self, given: Mapping[str, torch.Tensor]) -> torch.device:
+        devices = {value.device for value in given.values()}
         if len(devices) > 1:
-            got = ", ".join(
-                f"{tensor.name} on {value.device}" for tensor, value in zip(self.tensors, given, strict=True)
-            )
+            got = ", ".join(f"{name} on {value.device}" for name, value in given.items())
             raise RuntimeError(f"{self.name}(): expected all tensors on the same device, but got {got}")
         return next(iter(devices))
 

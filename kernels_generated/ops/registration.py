@@ -21,15 +21,16 @@ from torch.autograd import forward_ad
 
 from kernels_generated.runtime import backend as backends
 from kernels_generated.runtime.backend import Backend, NoKernel, Run
-from kernels_generated.runtime.bound import BoundPlan, Unlaunchable, bind
+from kernels_generated.runtime.bound import BoundPlan, Unlaunchable, bind, bind_packing
 from kernels_generated.runtime.expr import ExprError
 from kernels_generated.runtime.manifest import REFERENCE, Manifest, ManifestError
 from kernels_generated.runtime.plan import LaunchPlan
 from kernels_generated.runtime.strided import contiguous, restrided
 
-from .dispatch import applicable
+from .dispatch import applicable, packings
 from .gpu import gpu
 from .interface import FLOATS, Interface, Sizes, torch_dtype
+from .packing import PackedWeights
 
 NAMESPACE = "tilewright"
 REMEMBERED = 4096  # signatures of an operator; a program with more of them chooses anew
@@ -54,6 +55,7 @@ class Operator:
         self.name = self.interface.name
         self.manifests = tuple(manifests)
         self._count = len(self.interface.tensors)
+        self._packed: dict[tuple[int, ...], PackedWeights] = {}  # by the addresses of the weights
         self._calls: dict[tuple[Any, ...], Call] = {}
         self._changes = backends.changes()
         self._said: set[str] = set()
@@ -86,6 +88,9 @@ class Operator:
             else one
             for one in arguments
         ])  # fmt: skip
+        packed = self._packing(arguments) if self._packed else None
+        if packed is not None:
+            signature = (*signature, packed)
         if self._changes != backends.changes():
             self._calls.clear()
             self._changes = backends.changes()
@@ -93,8 +98,73 @@ class Operator:
         if call is None:
             if len(self._calls) >= REMEMBERED:
                 self._calls.clear()
-            call = self._calls[signature] = self._choose(arguments)
+            call = self._calls[signature] = self._choose(arguments, packed)
         return call
+
+    # ------------------------------------------------------------------------------------------------ packing
+
+    def pack(self, weights: Sequence[Any]) -> PackedWeights:
+        """Prepares the weights in each way that a winner for their device wants; what was prepared already is kept.
+
+        Raises RuntimeError for what are not the operator's weights.
+        """
+        given = [_tensor(one) for one in weights]
+        dims = self.interface.weight_dims(given)
+        for old in [one for one in self._packed.values() if one.gone]:
+            old.release()
+        key = tuple(one.data_ptr() for one in given)
+        known = self._packed.get(key)
+        if known is not None:
+            if known.of(given) and known.current(given):
+                return known
+            known.release()
+        layouts: dict[BoundPlan, Sequence[torch.Tensor]] = {}
+        try:
+            backend = _backend(given[0].device)
+            reason = f"none of its kernels for {backend.arch} wants them packed"
+            if 0 in dims.values():
+                raise NoKernel("they are empty")
+            dims["num_sms"] = backend.num_sms
+            for manifest in self.interface.of_weights([one.dtype for one in given]):
+                for plan in packings(manifest, backend.arch, dims):
+                    packing = bind_packing(plan, dims)
+                    if packing not in layouts:
+                        layouts[packing] = _prepared(packing, self.interface.weights, given, backend, manifest)
+        except (NoKernel, Unlaunchable) as error:
+            reason = str(error)
+        packed = PackedWeights(self.name, given, layouts, "" if layouts else reason, self._forget)
+        if layouts:
+            self._packed[key] = packed
+        return packed
+
+    def _packing(self, arguments: Sequence[Any]) -> PackedWeights | None:
+        """What was made of these weights, if they are what they were then."""
+        weights = [arguments[place] for place in self.interface.weight_places]
+        packed = self._packed.get(tuple([one.data_ptr() for one in weights]))
+        if packed is None or not packed.of(weights):
+            return None
+        if not packed.current(weights):
+            warn_caller(f"{self.name} takes its weights as they are: they changed since they were packed")
+            packed.release()
+            return None
+        return packed
+
+    def _layout(
+        self, plan: LaunchPlan, dims: Mapping[str, int], packed: PackedWeights | None
+    ) -> Sequence[torch.Tensor]:
+        """What the plan reads in place of weights; nothing where it takes them as they are.  Raises NoKernel."""
+        if not plan.packing:
+            return ()
+        made = packed.layout(bind_packing(plan, dims)) if packed is not None else None
+        if made is None:
+            raise NoKernel(f"it wants its weights packed: ops.pack(ops.{self.name}, …)")
+        return made
+
+    def _forget(self, packed: PackedWeights) -> None:
+        """Takes the weights as they are from now on."""
+        for key in [key for key, one in self._packed.items() if one is packed]:
+            del self._packed[key]
+        self._calls.clear()  # they hold what was packed
 
     def fake(self, *arguments: Any) -> Any:
         """Outputs without data, of the shapes and dtypes that :meth:`run` gives."""
@@ -115,40 +185,48 @@ class Operator:
             self._reference = getattr(module, self.name)
         return self._reference(*arguments)
 
-    def _choose(self, arguments: Sequence[Any]) -> Call:
+    def _choose(self, arguments: Sequence[Any], packed: PackedWeights | None) -> Call:
         tensors, numbers = arguments[: self._count], arguments[self._count :]
         device, dtypes = self.interface.device(tensors), self.interface.dtypes(tensors)
         sizes = self.interface.sizes(tensors, numbers)
         if any(n == 0 for n in sizes.dims.values()):  # kernels are for sizes from 1 on
             return self._plainly(sizes, dtypes)
         try:
-            return self._planned(tensors, device, sizes, dtypes)
+            return self._planned(tensors, device, sizes, dtypes, packed)
         except NoKernel as reason:
             self._say(str(reason))
             return self._plainly(sizes, dtypes)
 
     def _planned(
-        self, tensors: Sequence[torch.Tensor], device: torch.device, sizes: Sizes, dtypes: Sequence[torch.dtype]
+        self,
+        tensors: Sequence[torch.Tensor],
+        device: torch.device,
+        sizes: Sizes,
+        dtypes: Sequence[torch.dtype],
+        packed: PackedWeights | None,
     ) -> Call:
         """The best kernel's call.  Raises NoKernel."""
         backend = _backend(device)
         manifest = self._manifest(tuple(tensor.dtype for tensor in tensors))
         reasons = []
         for winner, plan in applicable(manifest, backend.arch, backend.num_sms, sizes.dims):
+            dims = {**sizes.dims, "num_sms": backend.num_sms}
             try:
-                bound = self._in_order(bind(plan, {**sizes.dims, "num_sms": backend.num_sms}))
+                prepared = self._layout(plan, dims, packed)
+                bound = self._in_order(bind(plan, dims))
                 copied = []
                 for argument, tensor in zip(self.interface.tensors, tensors, strict=True):
                     leading = len(sizes.leading) if self.interface.batched(argument) else None
                     read = _in_place(plan, bound, argument.name, tensor, leading)
                     copied.append(read is None)
                     bound = read or bound
+                bound = bound.parts[1]
                 run = backend.prepare(bound, manifest)
             except (NoKernel, Unlaunchable, ExprError) as error:
                 reasons.append(f"{winner.kernel[:7]}: {error}")
                 continue
             own = [(one.shape, torch_dtype(one.dtype)) for one in bound.buffers if one.role == "workspace"]
-            return _kernel_call(run, copied, self._made(sizes, dtypes), own, device)
+            return _kernel_call(run, copied, self._made(sizes, dtypes), prepared, own, device)
         if not reasons:
             _known(manifest, backend)
             shown = ", ".join(f"{dim}={n}" for dim, n in sizes.dims.items())
@@ -156,9 +234,9 @@ class Operator:
         raise NoKernel("; ".join(reasons))
 
     def _in_order(self, bound: BoundPlan) -> BoundPlan:
-        """The plan with its buffers as a call has them: the arguments, the results, workspaces."""
+        """The plan with its buffers as a call has them: the arguments, the results, what is packed, workspaces."""
         given = [one.name for one in (*self.interface.tensors, *self.interface.outputs)]
-        own = [one.name for one in bound.buffers if one.name not in given]
+        own = [one.name for role in ("packed", "workspace") for one in bound.buffers if one.role == role]
         return replace(bound, buffers=tuple(bound.buffer(name) for name in (*given, *own)))
 
     def lacks(self, dtypes: tuple[torch.dtype, ...], device: torch.device) -> str:
@@ -354,23 +432,47 @@ def _kernel_call(
     run: Run,
     copied: Sequence[bool],
     outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+    packed: Sequence[torch.Tensor],
     workspaces: Sequence[tuple[tuple[int, ...], torch.dtype]],
     device: torch.device,
 ) -> Call:
     """A kernel's call at one signature: outputs and workspaces are made, what cannot be read in place is copied."""
     count, results = len(copied), slice(len(copied), len(copied) + len(outputs))
     places = tuple(place for place, copy in enumerate(copied) if copy)
-    made = (*outputs, *workspaces)
+    made, kept = (*outputs, *workspaces), tuple(packed)
+    last = count + len(outputs)
     single = len(outputs) == 1
 
     def call(arguments: Sequence[Any]) -> Any:
         tensors = [*arguments[:count], *[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in made]]
+        tensors[last:last] = kept
         for place in places:
             tensors[place] = tensors[place].clone(memory_format=torch.contiguous_format)
         run(tensors)
         return tensors[count] if single else tuple(tensors[results])
 
     return call
+
+
+def _prepared(
+    packing: BoundPlan, names: Sequence[str], weights: Sequence[torch.Tensor], backend: Backend, manifest: Manifest
+) -> list[torch.Tensor]:
+    """What packing makes of the weights, in the order of its packed buffers.  Raises NoKernel, Unlaunchable."""
+    given = {
+        name: one.detach().clone(memory_format=torch.contiguous_format)
+        if not one.is_contiguous() or one.data_ptr() % ALIGNMENT
+        else one.detach()
+        for name, one in zip(names, weights, strict=True)
+    }
+    run = backend.prepare(packing, manifest)
+    device = weights[0].device
+    made = {
+        one.name: torch.empty(one.shape, dtype=torch_dtype(one.dtype), device=device)
+        for one in packing.buffers
+        if one.internal
+    }
+    run([given.get(one.name, made.get(one.name)) for one in packing.buffers])
+    return [made[one.name] for one in packing.buffers if one.role == "packed"]
 
 
 def _backend(device: torch.device) -> Backend:

@@ -7,10 +7,11 @@ runs, times or compares a plan reads these numbers and no expressions.  Standard
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from .expr import Dims, evaluate
-from .plan import DTYPE_BITS, MAX_GRID, ArrayParameter, Fill, Launch, LaunchPlan, Parameter
+from .plan import DTYPE_BITS, MAX_GRID, ArrayParameter, Fill, Launch, LaunchPlan, Parameter, reached_by
 
 INDEX_RANGES = {"i32": 2**31, "i64": 2**63}  # an index of the type is below this, and not below its negative
 
@@ -111,14 +112,31 @@ class BoundLaunch:
 
 @dataclass(frozen=True)
 class BoundPlan:
-    """What is to be done at these sizes, in order; a Fill sets every element of a workspace."""
+    """What is to be done at these sizes, in order; a Fill sets every element of a workspace.
+
+    packing: how many of the steps, from the first one on, prepare weights (:mod:`.plan`).
+    """
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Fill | BoundLaunch, ...]
+    packing: int = 0
 
     @property
     def launches(self) -> tuple[BoundLaunch, ...]:
         return tuple(step for step in self.steps if isinstance(step, BoundLaunch))
+
+    @property
+    def parts(self) -> tuple[BoundPlan, BoundPlan]:
+        """What prepares weights, and what is done with them, as plans of their own with the buffers that they need.
+
+        The first has no steps where nothing is prepared.  Where the second is run, what is packed is there already.
+        """
+        first, rest = self.steps[: self.packing], self.steps[self.packing :]
+        early, late = _reached(first), _reached(rest)
+        return (
+            BoundPlan(tuple(b for b in self.buffers if b.name in early), first),
+            BoundPlan(tuple(b for b in self.buffers if b.name in late or not b.internal), rest),
+        )
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
@@ -147,7 +165,27 @@ def bind(plan: LaunchPlan, dims: Dims) -> BoundPlan:
         return BoundLaunch(one.kernel, one.symbol, (x, y, z), tuple(argument(p) for p in one.parameters))
 
     buffers = (Buffer(a.name, a.role, a.dtype, tuple(evaluate(s, dims) for s in a.shape)) for a in plan.arguments)
-    return BoundPlan(tuple(buffers), tuple(step(s) for s in plan.steps))
+    return BoundPlan(tuple(buffers), tuple(step(s) for s in plan.steps), plan.packing)
+
+
+def bind_packing(plan: LaunchPlan, dims: Dims) -> BoundPlan:
+    """The first of the bound plan's :attr:`~BoundPlan.parts`; ``dims`` need no others than the weights have.
+
+    Raises ExprError where it has no value.
+    """
+    steps = plan.steps[: plan.packing]
+    reached = {name for step in steps for name in reached_by(plan, step)}
+    arguments = tuple(a for a in plan.arguments if a.name in reached)
+    return bind(replace(plan, arguments=arguments, steps=steps, packing=0), dims)
+
+
+def _reached(steps: Iterable[Fill | BoundLaunch]) -> set[str]:
+    """The names of the buffers that steps reach."""
+    found: set[str] = set()
+    for step in steps:
+        arrays = () if isinstance(step, Fill) else (a for a in step.arguments if isinstance(a, Array))
+        found |= {step.argument} if isinstance(step, Fill) else {array.buffer for array in arrays}
+    return found
 
 
 def check(bound: BoundPlan) -> None:

@@ -5,6 +5,9 @@ it.  It names its arguments, the views taken of them, and the ordered fills and 
 entries and integer scalars are expressions (:mod:`.expr`) over the task's dimensions and ``num_sms``.  ``guards`` are
 comparisons that must all hold for the plan to apply; they are evaluated in order, stopping at the first that is false.
 
+Its first ``packing`` steps prepare weights: they read weights alone and fill arguments of the role *packed*, which the
+steps after them only read.  Whoever calls the plan again with the same weights may leave them out.
+
 The kernels themselves travel beside the plan as Tile IR bytecode (or cubins), keyed by their SHA-256.
 Standard library only, so that the folder can be copied into another project.
 """
@@ -15,7 +18,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -134,6 +137,7 @@ class LaunchPlan:
 
     general: only what follows from the guards; sample: also each divisibility that the sample sizes had (and guards).
     ``task`` is the identity of the task the plan computes; ``dims`` are the names its expressions may use.
+    ``packing``: how many of the steps, from the first one on, prepare weights.
     """
 
     task: str
@@ -143,6 +147,7 @@ class LaunchPlan:
     views: tuple[View, ...]
     steps: tuple[Step, ...]
     guards: tuple[Guard, ...]
+    packing: int = 0
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -185,6 +190,7 @@ class LaunchPlan:
             ],
             "steps": [_step_json(s) for s in self.steps],
             "guards": [[g.comparison, to_json(g.left), to_json(g.right)] for g in self.guards],
+            **({"packing": self.packing} if self.packing else {}),
         }
 
     @property
@@ -267,7 +273,8 @@ def loads(text: str) -> LaunchPlan:
 
 def from_data(data: object) -> LaunchPlan:
     """Checks untrusted, already parsed JSON and returns the plan.  Raises PlanError naming the place."""
-    top = _record(data, "plan", {"version", "task", "policy", "dims", "arguments", "views", "steps", "guards"})
+    keys = {"version", "task", "policy", "dims", "arguments", "views", "steps", "guards", "packing"}
+    top = _record({"packing": 0, **data} if isinstance(data, dict) else data, "plan", keys)
     if top["version"] != VERSION:
         raise PlanError(f"plan.version: {top['version']!r}, this reader knows {VERSION}")
     if top["policy"] not in ("general", "sample"):
@@ -327,7 +334,56 @@ def from_data(data: object) -> LaunchPlan:
         guards.append(Guard(parts[0], expr(parts[1], place), expr(parts[2], place)))
     if not isinstance(top["task"], str):
         raise PlanError("plan.task: not a string")
-    return LaunchPlan(top["task"], top["policy"], dims, tuple(arguments), tuple(views), steps, tuple(guards))
+    plan = LaunchPlan(
+        top["task"], top["policy"], dims, tuple(arguments), tuple(views), steps, tuple(guards), top["packing"]
+    )
+    _check_packing(plan)
+    return plan
+
+
+def packing_dims(weights: Iterable[Argument]) -> frozenset[str]:
+    """What packing may depend on, beside num_sms: the dimensions that are an axis of a weight."""
+    return frozenset(size for one in weights for size in one.shape if isinstance(size, str))
+
+
+def _check_packing(plan: LaunchPlan) -> None:
+    """Raises PlanError where what prepares weights is not apart from what is done with them."""
+    place, count = "plan.packing", plan.packing
+    if type(count) is not int or not 0 <= count <= len(plan.steps):
+        raise PlanError(f"{place}: not a number of the plan's steps")
+    by_name = {a.name: a for a in plan.arguments}
+    first, rest = plan.steps[:count], plan.steps[count:]
+    if any(a.role == "packed" for a in plan.arguments) != any(isinstance(step, Launch) for step in first):
+        raise PlanError(f"{place}: packed arguments are made by launches, and launches make some")
+    reached = {name for step in first for name in reached_by(plan, step)}
+    for name in sorted(reached):
+        if by_name[name].role not in ("weight", "packed", "workspace"):
+            raise PlanError(f"{place}: {by_name[name].role} {name} is used")
+        if by_name[name].role == "workspace" and any(name in reached_by(plan, step) for step in rest):
+            raise PlanError(f"{place}: workspace {name} is used after it, too")
+    known = packing_dims(a for a in plan.arguments if a.role == "weight") | {"num_sms"}
+    made = [a for a in plan.arguments if a.role == "packed" or (a.role == "workspace" and a.name in reached)]
+    sizes = {s for a in made for size in a.shape for s in symbols(size)}
+    unknown = sizes.union(*(_symbols(plan, step) for step in first)) - known
+    if unknown:
+        raise PlanError(f"{place}: depends on {min(unknown)}, which is no axis of a weight")
+
+
+def reached_by(plan: LaunchPlan, step: Step) -> set[str]:
+    """The names of the arguments that a step reaches."""
+    if isinstance(step, Fill):
+        return {step.argument}
+    return {plan.views[p.view].argument for p in step.parameters if isinstance(p, ArrayParameter)}
+
+
+def _symbols(plan: LaunchPlan, step: Step) -> set[str]:
+    """The dimensions that a step depends on."""
+    if isinstance(step, Fill):
+        return set()
+    views = [plan.views[p.view] for p in step.parameters if isinstance(p, ArrayParameter)]
+    numbers = [p.value for p in step.parameters if isinstance(p, ScalarParameter)]
+    found: list[Any] = [*step.grid, *(e for v in views for e in (v.offset, *v.shape, *v.strides)), *numbers]
+    return {s for e in found if not isinstance(e, float | bool) for s in symbols(e)}
 
 
 def _read_step(raw: object, place: str, arguments: Mapping[str, Argument], views: Sequence[View], expr: Any) -> Step:

@@ -54,7 +54,7 @@ def restrided(plan: LaunchPlan, bound: BoundPlan, buffer: str, strides: Sequence
                 arguments[place] = moved
         steps.append(replace(made, arguments=tuple(arguments)))
     buffers = tuple(replace(one, shape=(span,)) if one.name == buffer else one for one in bound.buffers)
-    return BoundPlan(buffers, tuple(steps))
+    return BoundPlan(buffers, tuple(steps), bound.packing)
 
 
 def _moved(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array | None:

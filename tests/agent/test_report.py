@@ -101,6 +101,14 @@ def test_a_modelled_time_is_marked_in_every_form() -> None:
     assert shown.document()["tasks"][0]["kind"] == "modelled"
 
 
+def test_packing_is_said_beside_the_times() -> None:
+    shown = summary(result(time=time(10.0).model_copy(update={"terms": {"packing": 7.25}})), result("linear"))
+    said = "linear_gelu: its weights are packed once, ~7.25 µs more"
+    assert said in " ".join(printed(shown).split())
+    assert said in report.markdown(shown.document(), {})
+    assert [task["packing_us"] for task in shown.document()["tasks"]] == [7.25, None]
+
+
 def test_a_task_without_kernel_says_why_and_makes_the_run_fail() -> None:
     failed = result(status="wrong", message="y[3, 4] is 1, should be 2", trial=None, time=None, plans=())
     shown = summary(result(), failed, status="incomplete", composed=None)

@@ -126,3 +126,27 @@ def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
         task.decide([([timed(5.0)], "improve")])
         assert task.time(task.general).us == winner
     assert len(task.tried) == 2  # heard of all the same
+
+
+def test_a_kernel_that_wants_packed_weights_stands_beside_one_that_serves_every_call(
+    store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(us: float, **terms: float) -> Trial:
+        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0, terms=terms)
+        return judged[0].fuller(measurements=(time,))
+
+    plain, packed = timed(10.0), timed(8.0, packing=3.0)
+    assert (plain.packs, packed.packs) == (False, True)
+    assert packed.general
+    task = work(store, oracle)
+    monkeypatch.setattr(task, "judge_best", lambda trials, move: trials[0])
+    task.decide([([packed], "propose"), ([plain], "propose")])
+    assert (task.general, task.special) == (plain, packed)
+    task.decide([([timed(9.9, packing=3.0)], "propose")])
+    assert task.winners == (packed, plain)
+    alone = work(store, oracle)
+    monkeypatch.setattr(alone, "judge_best", lambda trials, move: trials[0])
+    alone.decide([([packed], "propose")])
+    assert (alone.general, alone.special) == (None, packed)
+    result = alone.conclude(0.0)
+    assert (result.status, result.message) == ("infeasible", "no candidate takes weights as they are")

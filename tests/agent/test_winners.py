@@ -117,6 +117,17 @@ def test_winners_at_other_shapes_and_specialised_ones_stand_beside_it(won: Won, 
     assert found == [(128, True, 5.0), (64, True, 4.0), (64, False, 5.0)]
 
 
+def test_a_winner_that_wants_packed_weights_takes_nobodys_place(won: Won, tmp_path: Path) -> None:
+    packed = modelled(4.0).model_copy(update={"terms": {"packing": 3.0}})
+    put(tmp_path / "a", won)
+    folder = put(tmp_path / "a", won.having(measurements=(packed,)))
+    assert [(w["us"], w["packing_us"]) for w in read(folder)["winners"]] == [(5.0, None), (4.0, 3.0)]
+    assert all(w["general"] for w in read(folder)["winners"])
+    _, said = merge(folder, tmp_path / "package")
+    assert ", general, weights packed: promoted" in said
+    assert len(read(tmp_path / "package")["winners"]) == 2
+
+
 def test_promoting_says_which_winner_serves_every_size(won: Won, tmp_path: Path) -> None:
     put(tmp_path / "a", won)
     folder = put(tmp_path / "a", won.having(infeasible=({"M": 1, "N": 1},)))
