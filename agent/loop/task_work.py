@@ -265,12 +265,15 @@ class TaskWork:
     def decide(self, rankings: list[tuple[list[Trial], str]]) -> None:
         """Keeps the fastest general kernel that is correct, and the fastest other one if it is worth its conditions.
 
-        Such are guards, and that weights are packed first: general is what serves every call as it comes.
+        Such are guards, and that weights are packed first: general is what serves every call as it comes, if there is
+        one.
         """
         for number, (trials, move) in enumerate(rankings):
             if not trials:
                 continue
             wanted = trials[0].candidate.digest in self.judge_all
+            if self.general is not None and self.general.packs and not trials[0].packs:
+                wanted = True  # the first that takes weights as they are
             if self.general is not None and not wanted and not self.worth(trials[0], self.general):
                 self.hear(trials[0])
                 continue
@@ -285,16 +288,22 @@ class TaskWork:
             if judged is None:
                 continue
             self.hear(judged)
-            general = judged.general and not judged.packs
-            best = self.general if general else self.special
-            if best is not None and not self.time(judged) < self.time(best):
-                continue  # its fastest configuration was rejected
-            if general:
-                self.general = judged
-            else:
-                self.special = judged
+            if self.general is not None and self.general.packs and judged.general and not judged.packs:
+                judged, self.general = self.general, judged
+            self.settle(judged)
         if self.general is not None and self.special is not None and not self.worth(self.special, self.general):
             self.special = None
+
+    def settle(self, judged: Trial) -> None:
+        """Keeps a correct kernel, if it is faster than the one that is where it belongs."""
+        general = judged.general and (not judged.packs or self.general is None or self.general.packs)
+        best = self.general if general else self.special
+        if best is not None and not self.time(judged) < self.time(best):
+            return  # its fastest configuration was rejected
+        if general:
+            self.general = judged
+        else:
+            self.special = judged
 
     def time(self, trial: Trial) -> Measurement:
         """A ranked trial's time of the kind that this run compares by."""
@@ -380,8 +389,7 @@ class TaskWork:
             if self.failed is not None:
                 return self.result(self.failed.status.value, self.failed.message, start)
             if self.special is not None:
-                lacking = "takes weights as they are" if self.special.general else "is correct at every size"
-                return self.result("infeasible", f"no candidate {lacking}", start)
+                return self.result("infeasible", "no candidate is correct at every size", start)
             if self.rejected:
                 verdict = self.rejected[-1].verdict
                 assert verdict is not None

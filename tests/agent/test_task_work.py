@@ -144,9 +144,21 @@ def test_a_kernel_that_wants_packed_weights_stands_beside_one_that_serves_every_
     assert (task.general, task.special) == (plain, packed)
     task.decide([([timed(9.9, packing=3.0)], "propose")])
     assert task.winners == (packed, plain)
-    alone = work(store, oracle)
-    monkeypatch.setattr(alone, "judge_best", lambda trials, move: trials[0])
-    alone.decide([([packed], "propose")])
-    assert (alone.general, alone.special) == (None, packed)
-    result = alone.conclude(0.0)
-    assert (result.status, result.message) == ("infeasible", "no candidate takes weights as they are")
+
+
+def test_where_every_kernel_wants_packed_weights_the_fastest_of_them_serves_until_one_does_not(
+    store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(us: float, **terms: float) -> Trial:
+        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0, terms=terms)
+        return judged[0].fuller(measurements=(time,))
+
+    packed, faster, plain = timed(8.0, packing=3.0), timed(7.0, packing=3.0), timed(10.0)
+    task = work(store, oracle)
+    monkeypatch.setattr(task, "judge_best", lambda trials, move: trials[0])
+    task.decide([([packed], "propose")])
+    assert (task.general, task.special) == (packed, None)
+    task.decide([([faster], "propose")])
+    assert (task.general, task.special) == (faster, None)
+    task.decide([([plain], "propose")])  # slower, and worth being judged all the same
+    assert (task.general, task.special) == (plain, faster)

@@ -288,3 +288,21 @@ def test_where_every_kernel_wants_packed_weights_it_is_said_how(
     x, w, b = given()
     with pytest.warns(ops.ThroughPyTorch, match=r"it wants its weights packed: ops\.pack\(ops\.alone_linear, …\)"):
         near(made.packet(x, w, b), F.linear(*wide([x, w, b])))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_packed_kernels_run_and_are_recorded_in_graphs(linear: Operator) -> None:
+    x, w, b = (one.cuda() for one in given(77))
+    expected = F.linear(*wide([x, w, b]))
+    packed = ops.pack("packed_linear", w, b)
+    assert packed.nbytes, packed.reason
+    near(linear.packet(x, w, b), expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = linear.packet(x, w, b)
+    x += 1
+    graph.replay()
+    near(recorded, F.linear(*wide([x, w, b])))
+    w *= 2
+    with pytest.warns(ops.ThroughPyTorch, match="they changed"):
+        near(linear.packet(x, w, b), F.linear(*wide([x, w, b])))
