@@ -16,19 +16,20 @@ Layouts = Mapping[BoundPlan, Sequence[torch.Tensor]]
 class PackedWeights:
     """What ``ops.pack`` made of an operator's weights.  It lasts until :meth:`release`, or until they are gone.
 
-    operator: its name.  reason: why nothing was made; empty where something was.
+    operator: its name.  forms: of the weights, as calls are told apart.  reason: why nothing was made; empty where
+    something was.
     """
 
     def __init__(
         self,
         operator: str,
         weights: Sequence[torch.Tensor],
+        forms: tuple[Any, ...],
         layouts: Layouts,
         reason: str,
         forget: Callable[[PackedWeights], None],
     ) -> None:
-        self.operator, self.reason = operator, reason
-        self._places = [_place(one) for one in weights]
+        self.operator, self.forms, self.reason = operator, forms, reason
         self._versions = [one._version for one in weights]
         # While their memory is theirs nobody else's tensor can lie there.
         self._memory = [StorageWeakRef(one.untyped_storage()) for one in weights]
@@ -43,10 +44,6 @@ class PackedWeights:
     def gone(self) -> bool:
         """Whether the memory of a weight was freed."""
         return any(one.expired() for one in self._memory)
-
-    def of(self, weights: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the weights, by where they lie."""
-        return [_place(one) for one in weights] == self._places and not self.gone
 
     def current(self, weights: Sequence[torch.Tensor]) -> bool:
         """Whether the weights, which these are, were not changed in place since."""
@@ -68,7 +65,3 @@ class PackedWeights:
         count = len(self._layouts)
         made = f"{self.nbytes:,} bytes in {count} layout{'' if count == 1 else 's'}" if count else self.reason
         return f"<packed weights of {self.operator}: {made}>"
-
-
-def _place(one: torch.Tensor) -> tuple[Any, ...]:
-    return one.data_ptr(), one.shape, one.stride(), one.dtype

@@ -82,13 +82,8 @@ class Operator:
 
     def chosen(self, arguments: Sequence[Any]) -> Call:
         """What computes the result: looked up by dtypes, shapes, strides, alignment and device."""
-        signature = tuple([
-            (one.dtype, one.shape, one.stride(), one.get_device(), one.data_ptr() % ALIGNMENT)
-            if isinstance(one, torch.Tensor)
-            else one
-            for one in arguments
-        ])  # fmt: skip
-        packed = self._packing(arguments) if self._packed else None
+        signature = _signature(arguments)
+        packed = self._packing(arguments, signature) if self._packed else None
         if packed is not None:
             signature = (*signature, packed)
         if self._changes != backends.changes():
@@ -112,10 +107,10 @@ class Operator:
         dims = self.interface.weight_dims(given)
         for old in [one for one in self._packed.values() if one.gone]:
             old.release()
-        key = tuple(one.data_ptr() for one in given)
+        key, forms = tuple(one.data_ptr() for one in given), _signature(given)
         known = self._packed.get(key)
         if known is not None:
-            if known.of(given) and known.current(given):
+            if known.forms == forms and not known.gone and known.current(given):
                 return known
             known.release()
         layouts: dict[BoundPlan, Sequence[torch.Tensor]] = {}
@@ -132,16 +127,17 @@ class Operator:
                         layouts[packing] = _prepared(packing, self.interface.weights, given, backend, manifest)
         except (NoKernel, Unlaunchable) as error:
             reason = str(error)
-        packed = PackedWeights(self.name, given, layouts, "" if layouts else reason, self._forget)
+        packed = PackedWeights(self.name, given, forms, layouts, "" if layouts else reason, self._forget)
         if layouts:
             self._packed[key] = packed
         return packed
 
-    def _packing(self, arguments: Sequence[Any]) -> PackedWeights | None:
+    def _packing(self, arguments: Sequence[Any], signature: tuple[Any, ...]) -> PackedWeights | None:
         """What was made of these weights, if they are what they were then."""
-        weights = [arguments[place] for place in self.interface.weight_places]
+        places = self.interface.weight_places
+        weights = [arguments[place] for place in places]
         packed = self._packed.get(tuple([one.data_ptr() for one in weights]))
-        if packed is None or not packed.of(weights):
+        if packed is None or packed.forms != tuple([signature[place] for place in places]) or packed.gone:
             return None
         if not packed.current(weights):
             warn_caller(f"{self.name} takes its weights as they are: they changed since they were packed")
@@ -426,6 +422,16 @@ class Operator:
                 lines.append(f"- {dtypes}, {where}, {shape}: {time}")
         lines += ["", f"In PyTorch: {self.manifests[0].folder / REFERENCE}"]
         return "\n".join(lines)
+
+
+def _signature(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """What a kernel is chosen by, and what a weight is known by beside its address."""
+    return tuple([
+        (one.dtype, one.shape, one.stride(), one.get_device(), one.data_ptr() % ALIGNMENT)
+        if isinstance(one, torch.Tensor)
+        else one
+        for one in arguments
+    ])  # fmt: skip
 
 
 def _kernel_call(

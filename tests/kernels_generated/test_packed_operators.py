@@ -173,7 +173,6 @@ def test_what_others_keep_where_the_weights_lay_is_not_taken_for_them(linear: Op
     del w
     gc.collect()
     assert packed.gone
-    assert not packed.of([torch.zeros(40, 72).bfloat16(), b])
     _, other, _ = given(9)
     ops.pack("packed_linear", other, b)
     assert packed.nbytes == 0  # what nobody can use any more is freed by the next
