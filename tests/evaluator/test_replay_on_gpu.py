@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 CANDIDATES = Path(__file__).parent.parent / "candidates"
 KERNELS = Path(__file__).parent / "kernels"
-SIZES = {"M": 1000, "N": 768, "K": 512, "B": 2, "T": 200, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192}
+SIZES = {"M": 1000, "N": 768, "K": 512, "B": 2, "T": 200, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192, "S": 300}
 
 
 @pytest.fixture(scope="module")
