@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import prod
 
 from kernels_generated.runtime.expr import Expr, ExprError, evaluate, holds, symbols
@@ -286,9 +286,13 @@ def inside(row: Sizes, guards: Sequence[Guard], listed: Mapping[str, tuple[int, 
 
 
 def _values(value: int, numbers: Iterable[int]) -> set[int]:
-    """Sizes near ``value`` at which a guard with these numbers may hold: they, and multiples of their divisors."""
+    """Sizes near ``value`` at which a guard with these numbers may hold: they, and multiples of their divisors.
+
+    So it is with the product of two of them: where tiles of 32 are to be a multiple of 16, the size is one of 512.
+    """
     found: set[int] = set()
-    for n in (n for n in numbers if 1 < n <= TALLEST):
+    alone = {n for n in numbers if n > 1}
+    for n in (n for n in alone | {a * b for a, b in combinations(alone, 2)} if n <= TALLEST):
         found |= {n - 1, n, n + 1}
         for k in (k for k in range(2, min(n, 4096) + 1) if n % k == 0):
             found |= {value // k * k, -(-value // k) * k}

@@ -267,6 +267,13 @@ def test_packing_that_is_said_to_be_no_part_of_it_is_a_launch_that_writes_what_i
     assert (found.status, found.error_class) == ("unsafe", "input-modified"), found
 
 
+def test_where_the_number_of_tiles_is_a_multiple_the_plan_is_judged_all_the_same(oracle: Oracle) -> None:
+    task = TASK.at(M=256, N=192, K=512)  # 16 tiles of 32: its kernels are compiled for a multiple of 16
+    trial = judge(begin(Candidate(source=TEXT, task=task.identity), task, CHIP), task, CHIP, seed=5, oracle=oracle)
+    assert trial.verdict is not None
+    assert trial.verdict.correct, trial.verdict
+
+
 STORE = "    ct.store(y, index=(i, j), tile=(acc"
 WRONG = {
     "launch adds to what is packed": (
