@@ -137,13 +137,10 @@ class Placed:
             raise reject(Status.UNSUPPORTED, "gpu-memory", message) from None
         self._memory = memory  # lives as long as its addresses are used
         self._addresses = {name: memory.data_ptr() + start for name, start in starts.items()}
-        self._packing, self._prepared = (
-            [
-                (parts[part], {b.name: self._addresses[names[b.name]] for b in parts[part].bound.buffers})
-                for *parts, names in prepared
-            ]
-            for part in (0, 1)
-        )
+        self._prepared = [
+            (packing, plan, {name: self._addresses[at] for name, at in names.items() if at in self._addresses})
+            for packing, plan, names in prepared
+        ]
         self.views: dict[str, torch.Tensor] = {}
         self._zones: list[tuple[str, torch.Tensor, bool]] = []  # (buffer, zone, whether it is the one behind it)
         for name, buffer in self._buffers.items():
@@ -168,12 +165,12 @@ class Placed:
 
     def pack(self) -> None:
         """Puts what prepares the plans' weights on the device's stream."""
-        for plan, addresses in self._packing:
-            plan.run(addresses, self._device.stream)
+        for packing, _, addresses in self._prepared:
+            packing.run(addresses, self._device.stream)
 
     def run(self) -> None:
         """Puts all else of the plans' steps on the device's stream, in order."""
-        for plan, addresses in self._prepared:
+        for _, plan, addresses in self._prepared:
             plan.run(addresses, self._device.stream)
 
     def check_guards(self) -> None:

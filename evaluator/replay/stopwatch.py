@@ -88,11 +88,8 @@ class PlanContestant:
         for placed, answer in zip(self._placed, self._answers, strict=True):
             for name, given in answer.inputs.items():
                 placed.views[name].copy_(given.reshape(placed.views[name].shape))
-        self._written = [
-            name
-            for name in self._placed[0].views
-            if name not in self._answers[0].inputs and name not in self._placed[0].packed
-        ]
+        kept = {*self._answers[0].inputs, *self._placed[0].packed}
+        self._written = [name for name in self._placed[0].views if name not in kept]
         for placed in self._placed:
             placed.poison(POISON_A.output, placed.packed)
             placed.pack()

@@ -75,7 +75,7 @@ class Violation:
 class Sanitizer:
     """Watches the launches of one plan, which share ``memory`` (buffers keep their names and addresses).
 
-    ``read_only``: by name, what the buffers are that no launch may write.
+    ``read_only``: by name, what the buffers are that no launch may write; who runs launches may change it in between.
     """
 
     def __init__(self, read_only: Mapping[str, str] | None = None) -> None:

@@ -115,7 +115,7 @@ def trace(
             "outputs": _tensors(outputs),
             "numbers": task.size_arguments,
         },
-        "packing": _packing(found),
+        "packing": None if found.packing is None else asdict(found.packing),
         "chip": {fact: getattr(chip, fact, None) for fact in CHIP_FACTS},
         "requests": [
             {
@@ -143,14 +143,6 @@ def trace(
 
 def _tensors(tensors: list[Tensor]) -> list[dict[str, Any]]:
     return [{"name": t.name, "dtype": t.dtype, "role": t.role, "shape": [to_json(s) for s in t.shape]} for t in tensors]
-
-
-def _packing(found: contract.Contract) -> dict[str, Any] | None:
-    """How weights are prepared, as the child is told."""
-    if found.packing is None:
-        return None
-    how = asdict(found.packing)
-    return how | {"keywords": [name for name in how["keywords"] if name in found.axes or name == "num_sms"]}
 
 
 def _axes(found: contract.Contract, request: Request, source: str) -> dict[str, Any] | Verdict:

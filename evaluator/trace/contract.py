@@ -62,12 +62,11 @@ class Packed:
 @dataclass(frozen=True)
 class Packing:
     """``packed``: what is made.  arguments: the names of weights and packed arrays in the order in which pack takes
-    them.  keywords: what else it takes, axes and num_sms."""
+    them.  keywords: what it is given beside them, axes and num_sms."""
 
     packed: tuple[Packed, ...]
     arguments: tuple[str, ...]
     keywords: tuple[str, ...]
-    line: int
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,8 @@ def _packing(tree: ast.Module, axes: Mapping[str, Any], takes: Takes | None) -> 
         clash = next((one.name for one in packed if one.name in taken), None)
         if clash is not None:
             return Breach("bad-packing", f"PACKED names {clash}, which the task has already", line)
-    return Packing(packed, found.required, found.keywords, function.lineno)
+    keywords = tuple(name for name in found.keywords if name in axes or name == "num_sms")
+    return Packing(packed, found.required, keywords)
 
 
 def _packed(value: ast.expr, line: int) -> tuple[Packed, ...] | Breach:
@@ -296,7 +296,7 @@ def _is_size(axis: Any) -> bool:
 Sizes = Mapping[str, Any]  # by name: an int, or what stands for one
 
 
-def size_of(axis: int | str, names: Sizes, cdiv: Callable[[Any, Any], Any]) -> Any:
+def size_of(axis: int | str, names: Sizes) -> Any:
     """The value of an axis of a packed array: ``N``, ``2 * K``, ``cdiv(N, TN)``; of ``+ - * // %`` and cdiv.
 
     Raises ValueError for text that is anything else or names what is not in ``names``.
@@ -319,7 +319,7 @@ def size_of(axis: int | str, names: Sizes, cdiv: Callable[[Any, Any], Any]) -> A
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return _ARITHMETIC[type(op)](value(left), value(right))
             case ast.Call(func=ast.Name(id="cdiv"), args=[left, right], keywords=[]):
-                return cdiv(value(left), value(right))
+                return -(-value(left) // value(right))
         raise ValueError(f"{axis!r}: sizes are made of names, whole numbers, + - * // % and cdiv(…, …)")
 
     return value(tree)

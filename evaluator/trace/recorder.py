@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cuda.tile import cdiv
 from cuda.tile import kernel as Kernel
 
 from kernels_generated.runtime.expr import evaluate, from_json, normalise, to_json
@@ -112,7 +111,7 @@ class Recorder:
             shape = []
             for axis in one["shape"]:
                 try:
-                    shape.append(size_of(axis, {**sizes, **numbers}, cdiv))
+                    shape.append(size_of(axis, {**sizes, **numbers}))
                 except (ValueError, ZeroDivisionError) as error:
                     said = f"PACKED[{one['name']!r}]: {error} (sizes of weights, and axes)"
                     raise Refusal("bad-packing", said) from None

@@ -464,21 +464,18 @@ def _prepared(
     packing: BoundPlan, names: Sequence[str], weights: Sequence[torch.Tensor], backend: Backend, manifest: Manifest
 ) -> list[torch.Tensor]:
     """What packing makes of the weights, in the order of its packed buffers.  Raises NoKernel, Unlaunchable."""
-    given = {
-        name: one.detach().clone(memory_format=torch.contiguous_format)
-        if not one.is_contiguous() or one.data_ptr() % ALIGNMENT
-        else one.detach()
-        for name, one in zip(names, weights, strict=True)
-    }
     run = backend.prepare(packing, manifest)
-    device = weights[0].device
-    made = {
-        one.name: torch.empty(one.shape, dtype=torch_dtype(one.dtype), device=device)
-        for one in packing.buffers
-        if one.internal
-    }
-    run([given.get(one.name, made.get(one.name)) for one in packing.buffers])
-    return [made[one.name] for one in packing.buffers if one.role == "packed"]
+    memory = {}
+    for name, weight in zip(names, weights, strict=True):
+        in_place = weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
+        one = weight.detach()
+        memory[name] = one if in_place else one.clone(memory_format=torch.contiguous_format)
+    for buffer in packing.buffers:
+        if buffer.internal:
+            dtype = torch_dtype(buffer.dtype)
+            memory[buffer.name] = torch.empty(buffer.shape, dtype=dtype, device=weights[0].device)
+    run([memory[buffer.name] for buffer in packing.buffers])
+    return [memory[buffer.name] for buffer in packing.buffers if buffer.role == "packed"]
 
 
 def _backend(device: torch.device) -> Backend:

@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -341,11 +341,6 @@ def from_data(data: object) -> LaunchPlan:
     return plan
 
 
-def packing_dims(weights: Iterable[Argument]) -> frozenset[str]:
-    """What packing may depend on, beside num_sms: the dimensions that are an axis of a weight."""
-    return frozenset(size for one in weights for size in one.shape if isinstance(size, str))
-
-
 def _check_packing(plan: LaunchPlan) -> None:
     """Raises PlanError where what prepares weights is not apart from what is done with them."""
     place, count = "plan.packing", plan.packing
@@ -361,7 +356,7 @@ def _check_packing(plan: LaunchPlan) -> None:
             raise PlanError(f"{place}: {by_name[name].role} {name} is used")
         if by_name[name].role == "workspace" and any(name in reached_by(plan, step) for step in rest):
             raise PlanError(f"{place}: workspace {name} is used after it, too")
-    known = packing_dims(a for a in plan.arguments if a.role == "weight") | {"num_sms"}
+    known = {"num_sms", *(size for a in plan.arguments if a.role == "weight" for size in a.shape)}
     made = [a for a in plan.arguments if a.role == "packed" or (a.role == "workspace" and a.name in reached)]
     sizes = {s for a in made for size in a.shape for s in symbols(size)}
     unknown = sizes.union(*(_symbols(plan, step) for step in first)) - known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,15 +111,18 @@ def test_where_one_plan_of_several_cannot_be_read_back_the_trial_is_judged_again
     assert Plans(store).of(again)  # and is whole again
 
 
+def timed_as(trial: Trial, us: float, **terms: float) -> Trial:
+    """The trial with a modelled time; ``packing``: a term of it."""
+    time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0, terms=terms)
+    return trial.fuller(measurements=(time,))
+
+
 def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
     store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its fastest configuration promised more than the general kernel, and was rejected."""
 
-    def timed(us: float) -> Trial:
-        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0)
-        return judged[0].fuller(measurements=(time,))
-
+    timed = partial(timed_as, judged[0])
     task = work(store, oracle)
     task.general = timed(10.0)
     for found, winner in ((12.0, 10.0), (9.0, 9.0)):
@@ -131,10 +135,7 @@ def test_a_slower_configuration_of_a_promising_file_takes_no_winners_place(
 def test_a_kernel_that_wants_packed_weights_stands_beside_one_that_serves_every_call(
     store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def timed(us: float, **terms: float) -> Trial:
-        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0, terms=terms)
-        return judged[0].fuller(measurements=(time,))
-
+    timed = partial(timed_as, judged[0])
     plain, packed = timed(10.0), timed(8.0, packing=3.0)
     assert (plain.packs, packed.packs) == (False, True)
     assert packed.general
@@ -149,10 +150,7 @@ def test_a_kernel_that_wants_packed_weights_stands_beside_one_that_serves_every_
 def test_where_every_kernel_wants_packed_weights_the_fastest_of_them_serves_until_one_does_not(
     store: Store, judged: tuple[Trial, Plans], oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def timed(us: float, **terms: float) -> Trial:
-        time = Measurement(kind="modelled", chip=CHIP.name, us=us, floor_us=1.0, terms=terms)
-        return judged[0].fuller(measurements=(time,))
-
+    timed = partial(timed_as, judged[0])
     packed, faster, plain = timed(8.0, packing=3.0), timed(7.0, packing=3.0), timed(10.0)
     task = work(store, oracle)
     monkeypatch.setattr(task, "judge_best", lambda trials, move: trials[0])
