@@ -13,10 +13,9 @@ from evaluator.kernel import Kernel
 from evaluator.kernel_counts import element_bytes
 from evaluator.tileir import ir, walk
 from evaluator.toolchain import VERSION
+from knowledge_base.chips import TMA_UNIT
 from knowledge_base.compiler_faults import FAULT_OF_COMPILER, CompilerFault, compiler_faults
 from knowledge_base.records import CompileEvidence, Finding
-
-TMA_UNIT = 16  # bytes that a TMA copy moves at least
 
 
 def suspects(kernels: Mapping[str, bytes], evidence: Iterable[CompileEvidence]) -> tuple[Finding, ...]:

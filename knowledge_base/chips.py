@@ -38,6 +38,7 @@ class Figure(Record):
     source: str
 
 
+TMA_UNIT = 16  # bytes: TMA moves multiples of them, to and from addresses that are multiples of them
 # The matrix instruction that reaches an architecture's full rate (PTX ISA: wgmma, tcgen05.mma, mma.sync).
 FULL_RATE = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05", "sm_120": "mma.sync", "sm_121": "mma.sync"}
 

@@ -286,16 +286,20 @@ def inside(row: Sizes, guards: Sequence[Guard], listed: Mapping[str, tuple[int, 
 
 
 def _values(value: int, numbers: Iterable[int]) -> set[int]:
-    """Sizes near ``value`` at which a guard with these numbers may hold: they, and multiples of their divisors.
+    """Sizes near ``value`` at which a guard with these numbers may hold.
 
-    So it is with the product of two of them: where tiles of 32 are to be a multiple of 16, the size is one of 512.
+    They, and what is one of them, or nothing, more or less than a multiple of a divisor of theirs: a size may be wanted
+    that leaves 1 when it is divided by 8.  So it is with the product of two of them: where tiles of 32 are to be a
+    multiple of 16, the size is one of 512.
     """
     found: set[int] = set()
+    numbers = set(numbers)
     alone = {n for n in numbers if n > 1}
     for n in (n for n in alone | {a * b for a, b in combinations(alone, 2)} if n <= TALLEST):
         found |= {n - 1, n, n + 1}
         for k in (k for k in range(2, min(n, 4096) + 1) if n % k == 0):
-            found |= {value // k * k, -(-value // k) * k}
+            for rest in {0, *(m % k for m in numbers), *(-m % k for m in numbers)}:
+                found |= {(value - rest) // k * k + rest, -(-(value - rest) // k) * k + rest}
     return {v for v in found if 1 <= v <= TALLEST}
 
 

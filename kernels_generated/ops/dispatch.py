@@ -6,9 +6,15 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 
-from kernels_generated.runtime.expr import symbols
+from kernels_generated.runtime.expr import Expr, evaluate, symbols
 from kernels_generated.runtime.manifest import Manifest, Winner
 from kernels_generated.runtime.plan import LaunchPlan
+
+# TMA reads and writes rows that begin at aligned addresses.  For others there are other kernels, and what is fast
+# differs: 2,048 by 50,257 in the configuration for 50,304 took ten times what it takes in that for 1,024 by 50,257.
+ALIGNED_ROWS = 16  # elements, of any dtype, as plans' guards have it
+# What rows of the other sort count, in powers of two of size.
+UNLIKE_ROWS = 4.0
 
 
 def applicable(
@@ -17,12 +23,18 @@ def applicable(
     """The winners that may run at these sizes, each by the first of its plans that applies, best first.
 
     A measured time counts more than a modelled one, then comes how near the sizes are at which it was taken (in powers
-    of two, over all dimensions), then the time itself.
+    of two, over all dimensions; arrays whose rows are aligned and those whose are not are further apart), then the time
+    itself.
     """
     dims = {**sizes, "num_sms": num_sms}
+    lengths = {t.shape[-1] for t in (*manifest.inputs, *manifest.outputs) if t.shape}
+
+    def aligned(length: Expr, at: Mapping[str, int]) -> bool:
+        return evaluate(length, at) % ALIGNED_ROWS == 0
 
     def order(winner: Winner) -> tuple[bool, float, float]:
         away = sum(abs(math.log2(sizes[dim] / n)) for dim, n in winner.shape.items())
+        away += sum(UNLIKE_ROWS for one in lengths if aligned(one, sizes) != aligned(one, winner.shape))
         return winner.kind != "measured", away, winner.us
 
     for winner in sorted((one for one in manifest.winners if one.arch == arch), key=order):

@@ -294,6 +294,56 @@ def test_a_product_of_few_rows_is_offered_as_sums_along_rows(text: str, dtype: s
         assert error_of(task(*sizes), sums[0].source) == "", sizes
 
 
+@pytest.mark.parametrize(
+    ("text", "dtype", "unit"),
+    [
+        ("y = Linear(x, w, b) + r", "bf16", 8),
+        ("y = GELU(x @ w.T)", "f16", 8),
+        ("y = SiLU(x @ w.T) * (x @ v.T)", "bf16", 8),
+        ("y = x @ t", "f32", 4),
+    ],
+)
+def test_rows_that_begin_unaligned_are_offered_class_by_class(text: str, dtype: str, unit: int) -> None:
+    shapes = {"x": "[M, K]", "w": "[N, K]", "v": "[N, K]", "t": "[K, N]", "b": "[N]", "r": "[M, N]"}
+    inputs = "".join(
+        f"{name}: {dtype}{shape}\n" for name, shape in shapes.items() if name in re.findall("[a-z]+", text)
+    )
+
+    def task(*sizes: int) -> Task:
+        precision = "precision: tf32\n" if dtype == "f32" else ""
+        return canonical(parse(f"{precision}M, N, K = {', '.join(map(str, sizes))}\n{inputs}{text}"))
+
+    def special(odd: int) -> str:
+        (source,) = [c.source for c in synthesize(task(512 * unit, 1024 + odd, 64), CHIP) if "begin alike" in c.note]
+        return source
+
+    for odd in range(1, unit, 3 if "+ r" in text else unit):
+        assert error_of(task(8 * unit, 64 + odd, 33), special(odd)) == ""
+    least = task(unit, 2 * unit + 1, 8)
+    assert isinstance(traced(least, special(1)), Traced)
+    assert error_of(least, special(1)) == ""
+    for sizes in ((9 * unit - 1, 65, 33), (8 * unit, unit + 1, 33), (8 * unit, 64, 33), (8 * unit, 66, 33)):
+        refused = traced(task(*sizes), special(1))
+        assert isinstance(refused, Verdict)
+        assert refused.status is Status.INFEASIBLE
+    for sizes in ((8192, 1024, 64), (511 * unit, 1025, 64), (8193, 1025, 64)):  # aligned, too few rows, or one too many
+        assert not [one for one in synthesize(task(*sizes), CHIP) if "begin alike" in one.note]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: bf16[B, M, K]\nw: weight.bf16[B, K, N]\ny = x @ w",  # a launch has one matrix
+        "x: bf16[M, K]\nw: weight.bf16[N, K]\ny = x @ w.T + Range(N)",  # a column that knows its number
+        "x: bf16[M, K]\ny = x @ x.T",  # a slice of rows would be one of columns, too
+        "x: bf16[M, K]\nw: weight.bf16[N, K]\ny = Softmax(x @ w.T)",  # more than one kernel
+    ],
+)
+def test_other_products_are_not_cut_into_classes_of_rows(text: str) -> None:
+    sizes = [f"{name} = {size}\n" for name, size in (("B", 2), ("M", 8192), ("N", 2049), ("K", 64)) if name in text]
+    assert not [c for c in synthesize(canonical(parse("".join(sizes) + text)), CHIP) if "begin alike" in c.note]
+
+
 def test_a_linear_has_one_file_whatever_divides_its_sizes() -> None:
     assert len(synthesize(everyday("linear_gelu", M=256, N=128, K=128), CHIP)) == 1
 

@@ -11,6 +11,7 @@ from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.plan import Guard
 from knowledge_base.chips import chip
 from knowledge_base.snf.everyday import everyday
+from knowledge_base.snf.task import Task
 
 CHIP = chip("rtx5070")
 NONE: dict[str, tuple[int, ...]] = {}
@@ -29,6 +30,14 @@ def test_a_product_moves_by_one_of_its_dimensions() -> None:
     assert guard.holds(found)
 
 
+@pytest.mark.parametrize("rest", range(8))
+def test_a_size_may_have_to_leave_a_rest(rest: int) -> None:
+    guards = [Guard("==", ("mod", "N", 8), rest), Guard("==", ("mod", ("+", "N", 16 - rest), 16), 0)]
+    found = inside({"N": 100}, guards, NONE)
+    assert found is not None
+    assert found["N"] % 16 == rest
+
+
 def test_a_listed_dimension_takes_listed_values_alone() -> None:
     guards = [Guard("==", ("mod", "D", 64), 0)]
     assert inside({"D": 80}, guards, {"D": (16, 80, 128)}) == {"D": 128}
@@ -40,9 +49,12 @@ def test_a_guard_about_the_chip_is_left_aside() -> None:
     assert inside({"M": 1}, [Guard("<", ("min", "num_sms", "M"), 0)], NONE) == {"M": 1}
 
 
-@pytest.mark.parametrize("name", ["layernorm", "linear_gelu", "attention", "gelu"])
-def test_a_specialised_kernel_is_judged_at_several_sizes_that_it_serves(name: str) -> None:
-    task = everyday(name)
+@pytest.mark.parametrize(
+    "task",
+    [*map(everyday, ("layernorm", "linear_gelu", "attention", "gelu")), everyday("linear", M=8192, N=50257, K=768)],
+    ids=str,
+)
+def test_a_specialised_kernel_is_judged_at_several_sizes_that_it_serves(task: Task) -> None:
     for candidate in synthesize(task, CHIP)[1:]:
         (traced,) = trace(candidate.source, task, [Request(task.sizes)], CHIP)
         assert isinstance(traced, Traced)

@@ -63,6 +63,23 @@ def test_logits_are_as_right_as_those_of_the_model_whose_weights_it_has(
     assert emulated.launches == A_TOKEN
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_of_logits_that_are_made_longer_hold_the_same(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, idx = gpt2.GPT(replace(NANO, tied=tied), dtype=torch.float64), tokens(3, 37)
+    plain = model(idx)
+    plain.square().sum().backward()
+    expected = [one.grad for one in model.parameters()]
+    model.zero_grad()
+    monkeypatch.setattr(gpt2.gpt, "_worth_aligning", lambda x: True)
+    logits = model(idx)
+    assert logits.shape == (3, 37, 65)
+    assert logits.stride() == (37 * 128, 128, 1)
+    torch.testing.assert_close(logits, plain)
+    logits.view(-1, 65).square().sum().backward()
+    torch.testing.assert_close([one.grad for one in model.parameters()], expected)
+    assert gpt2.GPT(replace(NANO, vocab_size=128))(idx).is_contiguous()
+
+
 def test_twenty_tokens_come_from_generated_kernels_alone(emulated: emulator.Emulated) -> None:
     model = gpt2.GPT(NANO, dtype=torch.bfloat16)
     with warnings.catch_warnings():

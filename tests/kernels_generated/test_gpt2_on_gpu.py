@@ -49,6 +49,20 @@ def test_forward_and_decoding_run_generated_kernels(dtype: torch.dtype) -> None:
     assert len(names) - len(ours(names)) == config.n_layer + 2, names
 
 
+@torch.no_grad()
+def test_the_rows_of_many_logits_begin_aligned() -> None:
+    """Beside generated kernels PyTorch makes the weight longer: zeros, and a copy."""
+    model = gpt2.GPT(gpt2.GPTConfig(1, 12, 768, tied=False), device="cuda", dtype=torch.bfloat16)
+    idx = torch.randint(50257, (3, 1024), device="cuda")
+    names = kernels(lambda: model(idx))
+    assert len(names) - len(ours(names)) == 2, names
+    logits = model(idx)
+    assert logits.stride() == (1024 * 50304, 50304, 1)
+    one_by_one = torch.cat([model(row[None]) for row in idx])
+    assert one_by_one.is_contiguous()
+    torch.testing.assert_close(logits, one_by_one, rtol=2e-2, atol=2e-2)
+
+
 def test_recorded_tokens_are_those_of_the_forward_pass() -> None:
     """Beyond what the model looks at, too, and from four threads at once."""
     model = gpt2.GPT(gpt2.GPTConfig(2, 4, 256, 128, 300), device="cuda")

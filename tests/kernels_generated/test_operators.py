@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 
 from evaluator import emulator
 from kernels_generated import ops
+from kernels_generated.ops.dispatch import applicable
 from kernels_generated.ops.gpu import Gpu
 from kernels_generated.ops.interface import FLOATS
 from kernels_generated.runtime import backend
@@ -220,6 +221,25 @@ def test_why_there_is_none(chip: str, sizes: Mapping[str, int], reason: str) -> 
     assert str(said[0].message) == f"attention runs through PyTorch: {reason}"
     q, k, v = qkv.permute(2, 0, 3, 1, 4).float()
     near(found, F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"M": 2048, "N": 50257, "K": 768}, (1024, 50257)),  # not (2048, 50304), whose rows are aligned
+        ({"M": 2000, "N": 50304, "K": 768}, (2048, 50304)),
+        ({"M": 9, "N": 50258, "K": 768}, (8, 50257)),
+        ({"M": 5000, "N": 51200, "K": 768}, (4096, 50304)),
+        ({"M": 8192, "N": 50257, "K": 768}, (1024, 50257)),
+    ],
+)
+def test_a_kernel_is_chosen_that_was_fast_at_sizes_like_these(
+    sizes: Mapping[str, int], expected: tuple[int, int]
+) -> None:
+    (manifest,) = (one for one in OPERATORS["linear_nobias"].manifests if one.dtypes[0] == "bf16")
+    winner, plan = next(applicable(manifest, "sm_90", 132, sizes))
+    assert (winner.shape["M"], winner.shape["N"]) == expected
+    assert plan.applies({**sizes, "num_sms": 132})
 
 
 def test_what_pytorch_gives_is_new_and_contiguous() -> None:

@@ -17,7 +17,8 @@ INDENT = "    "
 RESERVED = frozenset(
     (*keyword.kwlist, *dir(builtins), "ct", "math", "torch", "stream", "num_sms", "INF", "NAN", "AXES", "launch",
      "occupancy", "num_ctas", "num_worker_warps", "GROUP", "PERSISTENT", "TM", "TN", "TK", "TD", "TE", "ROWS", "CHUNK",
-     "FACTOR", "grid", "blocks", "tiles", "count", "most", "row_tiles", "i", "j", "j2", "j3", "j4",
+     "FACTOR", "grid", "blocks", "tiles", "count", "most", "row_tiles", "product", "alike", "how", "row",
+     "skip", "stop", "i", "j", "j2", "j3", "j4",
      "batch", *(f"batch{n}" for n in range(8)), *HELPERS)
 )  # fmt: skip
 # Variables that contractions' bodies have for themselves.

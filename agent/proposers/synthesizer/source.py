@@ -13,6 +13,7 @@ from .arithmetic import HELPERS, TORCH_DTYPES
 from .body import INDENT, OWN_VARIABLES, RESERVED, Names, Parameter
 from .groups import Workspace
 from .kernels import KernelText
+from .unaligned import RowClasses
 
 # Compile-time parameters of kernels in the order in which they are printed, and the hints that launch hands to
 # replace_hints.
@@ -33,7 +34,10 @@ class Unfit:
 
 @dataclass(frozen=True)
 class File:
-    """What a candidate file is printed from.  axes: AXES, first value default."""
+    """What a candidate file is printed from.
+
+    axes: AXES, first value default.  classes: of the result's rows, each of which its kernel is launched for.
+    """
 
     task: Task
     title: str
@@ -42,6 +46,7 @@ class File:
     workspaces: Sequence[Workspace]
     names: Names
     refusals: Sequence[Unfit] = field(default=())
+    classes: RowClasses | None = None
 
 
 def make_names(task: Task) -> Names:
@@ -67,7 +72,7 @@ def print_file(file: File) -> str:
     """The candidate's source text."""
     parts = [_head(file), f"AXES = {_axes_text(file.axes)}", ""]
     kernels = [_kernel_text(k, file.names) for k in file.kernels]
-    launch = _launch_text(file)
+    launch = _launch_text(file) if file.classes is None else _launch_of_classes(file, file.classes)
     body = "\n".join((*kernels, launch))
     named = [f"{n} = math.{n.lower()}" for n in ("INF", "NAN") if _uses(body, n)]
     imports = [
@@ -200,15 +205,6 @@ def _view(p: Parameter, natural: Sequence[Expr], names: Names) -> str:
 def _launch_text(file: File) -> str:
     names, task = file.names, file.task
     tensors = (*task.inputs, *task.outputs)
-    given = [*(names.buffers[t.name] for t in tensors), *(names.dims[d] for d in task.size_arguments)]
-    arguments = [*given, "*"]
-    arguments += [f"{name}={values[0]}" for name, values in file.axes.items()]
-    header = f"def launch(stream, {', '.join(arguments)}, num_sms=None):"
-    if len(header) > 110:
-        header = (
-            f"def launch(\n{INDENT}stream, {', '.join(given)},\n"
-            f"{INDENT}{', '.join(arguments[len(given) :])}, num_sms=None,\n):"
-        )
     natural: dict[str, Sequence[Expr]] = {t.name: t.shape for t in tensors}
     natural |= {w.name: w.value.shape or (1,) for w in file.workspaces}
     wanted: set[str] = set()
@@ -234,7 +230,36 @@ def _launch_text(file: File) -> str:
             if tuple(natural[p.buffer]) != p.shape:
                 wanted |= {d for s in p.shape for d in symbols(s)}
     lines = [*_dim_lines(tensors, names, wanted), *body]
-    return "\n".join(["", header, *(INDENT + line for line in lines), ""])
+    return "\n".join(["", _launch_header(file), *(INDENT + line for line in lines), ""])
+
+
+def _launch_header(file: File) -> str:
+    names, task = file.names, file.task
+    tensors = (*task.inputs, *task.outputs)
+    given = [*(names.buffers[t.name] for t in tensors), *(names.dims[d] for d in task.size_arguments)]
+    arguments = [*given, "*", *(f"{name}={values[0]}" for name, values in file.axes.items())]
+    header = f"def launch(stream, {', '.join(arguments)}, num_sms=None):"
+    if len(header) > 110:
+        header = (
+            f"def launch(\n{INDENT}stream, {', '.join(given)},\n"
+            f"{INDENT}{', '.join(arguments[len(given) :])}, num_sms=None,\n):"
+        )
+    return header
+
+
+def _launch_of_classes(file: File, classes: RowClasses) -> str:
+    """``product`` launches the kernel for a part of the rows and columns, ``launch`` calls it for all of them."""
+    (kernel,) = file.kernels
+    names, parameters = file.names, list(kernel.writer.parameters.values())
+    tensors = (*file.task.inputs, *file.task.outputs)
+    natural = {t.name: t.shape for t in tensors}
+    wanted = {d for s in kernel.sizes for d in symbols(s)}
+    part = [*_dim_lines(tensors, names, wanted), *_launch_kernel(kernel, file, natural)]
+    lines = [*_dim_lines(tensors, names, {classes.rows, classes.columns}), f"how = ({', '.join(file.axes)}, num_sms)"]
+    lines += classes.lines(parameters, names)
+    header = _header("product", ["stream", *(p.name for p in parameters), *file.axes, "num_sms"])
+    body = [*classes.helper(), "", "", *header, *(INDENT + line for line in part)]
+    return "\n".join(["", *body, "", "", _launch_header(file), *(INDENT + line for line in lines), ""])
 
 
 def _launch_kernel(kernel: KernelText, file: File, natural: Mapping[str, Sequence[Expr]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from kernels_generated.runtime.expr import Expr, evaluate
 from knowledge_base.chips import Chip
@@ -19,6 +20,7 @@ from .matmul import write_matmul
 from .primitives import Prim
 from .schedule import schedule
 from .source import File, Unfit, make_names, print_file
+from .unaligned import row_classes
 from .writer import KernelWriter
 
 # A row in registers: up to so many elements, in at most so many pieces (each piece repeats the code).
@@ -48,6 +50,10 @@ def variants(task: Task, chip: Chip | None, approximate: bool = True) -> Iterato
         short = _rows_read_once(task, chip, names, approximate, sums=True)
         if short is not None:
             yield print_file(short), "products as sums along rows of the sample's length, read once"
+    classes = row_classes(task, plan)
+    if classes is not None:
+        by_class = replace(_file(task, chip, plan, names, approximate), classes=classes)
+        yield print_file(by_class), "rows that begin unaligned, a launch for those that begin alike"
     once = _rows_read_once(task, chip, names, approximate)
     if once is not None:
         yield print_file(once), "rows of the sample's length, read once"
