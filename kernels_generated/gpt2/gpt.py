@@ -219,7 +219,7 @@ class GPT(nn.Module):
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         x = ops.layernorm(x, self.ln_f.weight, self.ln_f.bias)
         weight, vocab = self.lm_head.weight, self.config.vocab_size
-        if vocab % ALIGNED_LOGITS and _worth_aligning(x):
+        if _worth_aligning(x, vocab):
             weight = torch.cat([weight, weight.new_zeros(-vocab % ALIGNED_LOGITS, x.shape[-1])])
         return ops.linear_nobias(x, weight)[..., :vocab]  # type: ignore[no-any-return]
 
@@ -240,8 +240,10 @@ class GPT(nn.Module):
                 )
 
 
-def _worth_aligning(x: torch.Tensor) -> bool:
-    return x.is_cuda and x.element_size() == 2 and x.shape[:-1].numel() >= WORTH_ALIGNING
+def _worth_aligning(x: torch.Tensor, vocab: int) -> bool:
+    """Whether rows of logits begin unaligned (kernels know multiples of 16), and are many and long."""
+    rows = x.shape[:-1].numel()
+    return x.is_cuda and x.element_size() == 2 and vocab % 16 != 0 and vocab >= 4096 and rows >= WORTH_ALIGNING
 
 
 def _drawn(

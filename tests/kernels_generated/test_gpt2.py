@@ -70,7 +70,7 @@ def test_rows_of_logits_that_are_made_longer_hold_the_same(tied: bool, monkeypat
     plain.square().sum().backward()
     expected = [one.grad for one in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr(gpt2.gpt, "_worth_aligning", lambda x: True)
+    monkeypatch.setattr(gpt2.gpt, "_worth_aligning", lambda x, vocab: vocab == 65)
     logits = model(idx)
     assert logits.shape == (3, 37, 65)
     assert logits.stride() == (37 * 128, 128, 1)
