@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernels_generated import ops
+from kernels_generated.runtime.launch_rules import SIZE_DIVISOR
 
 from .config import GPTConfig
 from .decoding import KVCache, RecordedStep
@@ -24,6 +25,7 @@ WORTH_RECORDING = 4
 # instead of 337 and 1,536 220 instead of 240, but 1,024 158 instead of 152.
 ALIGNED_LOGITS = 64
 WORTH_ALIGNING = 1536
+LONG_LOGITS = 4096  # with fewer, 63 that nobody reads are more than a hundredth
 
 
 class TransformerBlock(nn.Module):
@@ -241,9 +243,9 @@ class GPT(nn.Module):
 
 
 def _worth_aligning(x: torch.Tensor, vocab: int) -> bool:
-    """Whether rows of logits begin unaligned (kernels know multiples of 16), and are many and long."""
-    rows = x.shape[:-1].numel()
-    return x.is_cuda and x.element_size() == 2 and vocab % 16 != 0 and vocab >= 4096 and rows >= WORTH_ALIGNING
+    """Whether the rows of logits begin where kernels know of no alignment, and are many and long."""
+    many = x.shape[:-1].numel() >= WORTH_ALIGNING and vocab >= LONG_LOGITS
+    return x.is_cuda and x.element_size() == 2 and vocab % SIZE_DIVISOR != 0 and many
 
 
 def _drawn(

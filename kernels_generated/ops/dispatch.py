@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 
 from kernels_generated.runtime.expr import Expr, evaluate, symbols
+from kernels_generated.runtime.launch_rules import SIZE_DIVISOR
 from kernels_generated.runtime.manifest import Manifest, Winner
 from kernels_generated.runtime.plan import LaunchPlan
 
 # TMA reads and writes rows that begin at aligned addresses.  For others there are other kernels, and what is fast
 # differs: 2,048 by 50,257 in the configuration for 50,304 took ten times what it takes in that for 1,024 by 50,257.
-ALIGNED_ROWS = 16  # elements, of any dtype, as plans' guards have it
-# What rows of the other sort count, in powers of two of size.
+# So much, in powers of two of size, do rows of the other sort count.
 UNLIKE_ROWS = 4.0
 
 
@@ -30,7 +30,7 @@ def applicable(
     lengths = {t.shape[-1] for t in (*manifest.inputs, *manifest.outputs) if t.shape}
 
     def aligned(length: Expr, at: Mapping[str, int]) -> bool:
-        return evaluate(length, at) % ALIGNED_ROWS == 0
+        return evaluate(length, at) % SIZE_DIVISOR == 0
 
     def order(winner: Winner) -> tuple[bool, float, float]:
         away = sum(abs(math.log2(sizes[dim] / n)) for dim, n in winner.shape.items())

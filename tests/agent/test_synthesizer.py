@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,13 @@ def test_where_an_approximation_was_rejected_the_synthesizer_offers_an_accurate_
     assert not Synthesizer().propose(replace(request, tried=rest)).proposals
 
 
+def product_of(text: str, dtype: str, M: int, N: int, K: int, precision: str = "ieee") -> Task:
+    """The task of a line of SNF over x, w, v, b, r, and t, which is w turned round."""
+    shapes = {"x": "[M, K]", "w": "[N, K]", "v": "[N, K]", "t": "[K, N]", "b": "[N]", "r": "[M, N]"}
+    inputs = [f"{name}: {dtype}{shape}\n" for name, shape in shapes.items() if name in re.findall("[a-z]+", text)]
+    return canonical(parse(f"precision: {precision}\nM, N, K = {M}, {N}, {K}\n{''.join(inputs)}{text}"))
+
+
 @pytest.mark.parametrize(
     ("text", "dtype"),
     [
@@ -278,14 +286,7 @@ def test_where_an_approximation_was_rejected_the_synthesizer_offers_an_accurate_
     ],
 )
 def test_a_product_of_few_rows_is_offered_as_sums_along_rows(text: str, dtype: str) -> None:
-    shapes = {"x": "[M, K]", "w": "[N, K]", "v": "[N, K]", "b": "[N]", "r": "[M, N]"}
-    inputs = "".join(
-        f"{name}: {dtype}{shape}\n" for name, shape in shapes.items() if name in re.findall("[a-z]+", text)
-    )
-
-    def task(*sizes: int) -> Task:
-        return canonical(parse(f"M, N, K = {', '.join(map(str, sizes))}\n{inputs}{text}"))
-
+    task = partial(product_of, text, dtype)
     sums = [one for one in synthesize(task(1, 96, 96), CHIP) if "sums along rows" in one.note]
     assert len(sums) == 2
     assert all("ct.mma" not in one.source for one in sums)
@@ -304,14 +305,7 @@ def test_a_product_of_few_rows_is_offered_as_sums_along_rows(text: str, dtype: s
     ],
 )
 def test_rows_that_begin_unaligned_are_offered_class_by_class(text: str, dtype: str, unit: int) -> None:
-    shapes = {"x": "[M, K]", "w": "[N, K]", "v": "[N, K]", "t": "[K, N]", "b": "[N]", "r": "[M, N]"}
-    inputs = "".join(
-        f"{name}: {dtype}{shape}\n" for name, shape in shapes.items() if name in re.findall("[a-z]+", text)
-    )
-
-    def task(*sizes: int) -> Task:
-        precision = "precision: tf32\n" if dtype == "f32" else ""
-        return canonical(parse(f"{precision}M, N, K = {', '.join(map(str, sizes))}\n{inputs}{text}"))
+    task = partial(product_of, text, dtype, precision="tf32" if dtype == "f32" else "ieee")
 
     def special(odd: int) -> str:
         (source,) = [c.source for c in synthesize(task(512 * unit, 1024 + odd, 64), CHIP) if "begin alike" in c.note]

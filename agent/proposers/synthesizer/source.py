@@ -225,12 +225,17 @@ def _launch_text(file: File) -> str:
         )
     for k in file.kernels:
         body += _launch_kernel(k, file, natural)
-        wanted |= {d for s in k.sizes for d in symbols(s)} | set(_kernel_dims(k)[1])
+        wanted |= _dims_to_launch(k)
         for p in k.writer.parameters.values():
             if tuple(natural[p.buffer]) != p.shape:
                 wanted |= {d for s in p.shape for d in symbols(s)}
     lines = [*_dim_lines(tensors, names, wanted), *body]
     return "\n".join(["", _launch_header(file), *(INDENT + line for line in lines), ""])
+
+
+def _dims_to_launch(kernel: KernelText) -> set[str]:
+    """The dimensions that its grid is made of, and those that it is passed."""
+    return {d for s in kernel.sizes for d in symbols(s)} | set(_kernel_dims(kernel)[1])
 
 
 def _launch_header(file: File) -> str:
@@ -253,7 +258,7 @@ def _launch_of_classes(file: File, classes: RowClasses) -> str:
     names, parameters = file.names, list(kernel.writer.parameters.values())
     tensors = (*file.task.inputs, *file.task.outputs)
     natural = {t.name: t.shape for t in tensors}
-    wanted = {d for s in kernel.sizes for d in symbols(s)}
+    wanted = _dims_to_launch(kernel)
     part = [*_dim_lines(tensors, names, wanted), *_launch_kernel(kernel, file, natural)]
     lines = [*_dim_lines(tensors, names, {classes.rows, classes.columns}), f"how = ({', '.join(file.axes)}, num_sms)"]
     lines += classes.lines(parameters, names)

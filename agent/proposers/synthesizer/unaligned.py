@@ -19,8 +19,9 @@ from .body import INDENT, Names, Parameter
 from .groups import Group, Schedule, below
 from .primitives import ELEMENTWISE
 
-# Rows that a class needs: each launch reads the right operand again, and ends with a wave of its own (bf16, N = 50,257,
-# K = 768 on an H200: 512 rows a class 569 us, in one launch 613; 1,024 1,068 and 1,250; but 128 245 and 156).
+# Rows that a class needs: each launch reads the right operand again, and ends with a wave of blocks of its own.  With
+# N = 50,257 and K = 768 in bf16, on an H200 under its power limit, classes of 512 rows took 569 us, one launch 613; of
+# 1,024 rows 1,068 and 1,250; but of 128 rows 245 and 156.
 ROWS_OF_A_CLASS = 512
 # What may be computed around the product: the column that a value lies in must not be among it.
 _ALLOWED = ELEMENTWISE | {"matmul", "leaf", "const", "permute"}
@@ -48,7 +49,7 @@ class RowClasses:
 
         return [
             f"if {M} % {unit} or {N} % {unit} != {self.odd} or {N} < {2 * unit}:",
-            f'{INDENT}raise ValueError("only where {unit} divides {M} and leaves {self.odd} of {N} > {2 * unit}")',
+            f'{INDENT}raise ValueError("only for {M} % {unit} == 0, {N} % {unit} == {self.odd} and {N} > {2 * unit}")',
             "# TMA stores to multiples of 16 bytes. The first and last columns of all rows, without it:",
             *call([self._edge(p, f":{unit}") for p in parameters]),
             *call([self._edge(p, f"{N} - {unit}:") for p in parameters]),
@@ -60,18 +61,20 @@ class RowClasses:
         ]
 
     def _edge(self, p: Parameter, columns: str) -> str:
+        """A kernel's argument of all rows, of which ``columns`` are a slice."""
         cuts = [columns if size == self.columns else ":" for size in p.shape]
         while cuts and cuts[-1] == ":":
             cuts.pop()
         return f"{p.name}[{', '.join(cuts)}]" if cuts else p.name
 
     def _class(self, p: Parameter) -> str:
+        """A kernel's argument for the class of ``row``."""
         if p.shape[:1] != (self.rows,):
             return self._edge(p, "skip:stop")
         return f"alike({p.name}, row, {'skip, stop' if p.shape[1] == self.columns else f'0, {p.name}.shape[1]'})"
 
     def helper(self) -> list[str]:
-        """The lines of a function that ``launch`` uses."""
+        """The lines of the function ``alike``, which takes a class of rows."""
         return [
             "def alike(a, row, begin, end):",
             f'{INDENT}"""Every {self.unit}th row from ``row`` on, of each the columns from begin to end."""',
