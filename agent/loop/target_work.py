@@ -276,16 +276,17 @@ def _carried_out(context: RunContext, target: str, decomposition: Decomposition)
 
 
 def _promises(context: RunContext, plan: Decomposition, done: _Done) -> bool:
-    """Whether another fusion plan may be faster than the one that is done, which was measured.
+    """Whether another fusion plan may be faster than the one that is done, which was measured, by enough to be kept.
 
     The least it can take: what a task that both have was measured to take, else its floor and the gap before a launch.
+    A plan of the same tasks alone is the same plan.
     """
-    if done.time is None:
-        return False
     known = {r.task.place: r.time.us for r in done.results if r.time is not None and r.time.kind == "measured"}
     calls = [call.task for call in plan.calls]
+    if done.time is None or all(task.place in known for task in calls):
+        return False
     least = sum(known.get(task.place) or _floor(task, context.chip) + 1e6 * NEXT_LAUNCH_S for task in calls)
-    return least < done.time.us
+    return least < WORTH * done.time.us
 
 
 def _fastest(done: Mapping[str, _Done]) -> str:

@@ -27,6 +27,7 @@ import torch
 from evaluator.kernel import Kernel
 from evaluator.tileir import (
     ATOMIC_OPS,
+    NOWHERE,
     Footprint,
     Places,
     Program,
@@ -59,7 +60,7 @@ from .rejection import Rejected, reject
 from .restriction import separable, taken
 from .sizes import ELEMENTS, Sizes, work
 
-BLOCKS = 12  # of a sample, at most
+BLOCKS = 12  # of a sample, at most, where one launch writes the outputs; of each of several a share, two or more
 CORNERS = 4  # of these
 SAMPLE_ELEMENTS = 16 * ELEMENTS  # of outputs: a sample has no more blocks beside corners
 TRIED = 40  # blocks that are tried for it
@@ -134,7 +135,7 @@ class _Look:
         self.shapes = {t.name: shape_at(t.shape, self.sizes) for t in (*task.inputs, *task.outputs)}
         self.bound: BoundPlan = admit(traced.plan, self.shapes, dims(self.sizes, chip), MOST_BYTES)
         self.footprints: list[Footprint] = []
-        self.last: dict[str, int] = {}  # output -> the launch that writes it last
+        self.last: dict[int, list[str]] = {}  # launch -> the outputs of which it writes any element last
 
     @property
     def launches(self) -> list[BoundLaunch]:
@@ -190,15 +191,15 @@ class _Look:
                 raise reject(Status.UNSUPPORTED, "writes-depend", message)
             self.refuse(report, index)
         for name, tensor in self.outputs.items():
-            reached = torch.zeros(tensor.numel(), dtype=torch.bool)
-            for launch, found in enumerate(self.footprints):
-                here = found.reaches(name, tensor)
-                if bool(here.any()):
-                    self.last[name] = launch
-                    reached |= here
-            if not bool(reached.all()):
-                first = np.unravel_index(int((~reached).nonzero()[0]), tensor.shape)
-                place = ", ".join(str(int(i)) for i in first)
+            later = NOWHERE
+            for launch in reversed(range(len(self.footprints))):
+                here = self.footprints[launch].reaches(name, tensor)
+                if not here <= later:
+                    self.last.setdefault(launch, []).append(name)
+                later |= here
+            missing = later.outside(tensor.numel())
+            if missing is not None:
+                place = ", ".join(str(int(i)) for i in np.unravel_index(missing, tensor.shape))
                 message = f"{name}[{place}] is written by no block at {text(self.sizes)}"
                 raise reject(Status.WRONG, "unwritten", message)
 
@@ -226,7 +227,7 @@ class _Look:
         """The elements of a buffer that a block writes, by number."""
         who = self.footprints[index].writers(name, self.memory[name]) if self.divided(index) else None
         if who is not None:
-            return (who == block + 1).nonzero().reshape(-1)
+            return torch.from_numpy(who.places(block + 1))
         alone = Places(name)
         self.refuse(self.launch(index, [block], alone, values=False), index)
         return alone.of(self.memory[name])
@@ -235,10 +236,10 @@ class _Look:
         """The blocks of a launch that write any of the elements of a buffer that ``wanted`` marks."""
         if self.divided(index):
             reached = self.footprints[index].reaches(name, self.memory[name])
-            return set(range(math.prod(self.launches[index].grid))) if bool((reached & wanted).any()) else set()
+            return set(range(math.prod(self.launches[index].grid))) if reached.meet(wanted) else set()
         who = self.footprints[index].writers(name, self.memory[name])
         if who is not None:
-            return set((torch.unique(who[wanted]) - 1).tolist()) - {-1}
+            return {number - 1 for number in who.among(wanted.numpy())} - {-1}
         found = Touching(name, wanted)
         self.launch(index, None, found, values=False)
         return found.blocks
@@ -284,10 +285,10 @@ class _Sample:
         self.keep: dict[str, set[int]] = {}
         self.free = separable(look.task)
         self.region = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in look.outputs.items()}
-        for launch in dict.fromkeys(look.last.values()):
-            self.choose(launch)
+        for launch in look.last:
+            self.choose(launch, max(FIRST, BLOCKS // len(look.last)))
 
-    def choose(self, launch: int) -> None:
+    def choose(self, launch: int, most: int) -> None:
         """Picks blocks of a launch as long as their reference is cheap: what they write is the ``region``."""
         number = elements = refused = 0
         for block in self.candidates(launch):
@@ -310,7 +311,7 @@ class _Sample:
                 self.region[name][at] = True
                 elements += len(at)
             number, refused = number + 1, 0
-            if number == BLOCKS or (number > 1 and elements >= SAMPLE_ELEMENTS):
+            if number == most or (number > 1 and elements >= SAMPLE_ELEMENTS):
                 break
 
     def cost(self, keep: Mapping[str, set[int]]) -> int:
@@ -327,7 +328,7 @@ class _Sample:
             keep[name] = {kept[0], kept[-1], *self.rng.sample(kept, len(kept) // 2)}
 
     def outputs(self, launch: int) -> list[Tensor]:
-        return [t for t in self.look.task.outputs if self.look.last[t.name] == launch]
+        return [t for t in self.look.task.outputs if t.name in self.look.last[launch]]
 
     def candidates(self, launch: int) -> Iterator[int]:
         """Blocks that write an output: corners of the grid, then any."""
@@ -336,8 +337,7 @@ class _Sample:
         writing: set[int] = set()
         for t in self.outputs(launch):
             who = self.look.footprints[launch].writers(t.name, self.look.outputs[t.name])
-            counts = torch.ones(x * y * z + 1) if who is None else torch.bincount(who, minlength=x * y * z + 1)
-            writing |= set((counts[1:] > 0).nonzero().reshape(-1).tolist())
+            writing |= set(range(x * y * z)) if who is None else set((np.unique(who.numbers) - 1).tolist()) - {-1}
         first, rest = sorted(writing & corners), sorted(writing - corners)
         self.rng.shuffle(first)
         yield from first[:CORNERS]
@@ -401,8 +401,9 @@ class _Sample:
                 look.refuse(look.launch(k, sorted(needed[k]), reads), k)
             for name in names:
                 read = reads.elements_read(name, look.memory[name])
-                for earlier in range(k) if bool(read.any()) else ():
-                    needed[earlier] |= look.writing(earlier, name, read)
+                if read is not None:
+                    for earlier in range(k):
+                        needed[earlier] |= look.writing(earlier, name, read)
         return needed
 
 

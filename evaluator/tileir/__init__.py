@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .program import walk as walk
     from .promises import PassedArray as PassedArray
     from .promises import shared_byte as shared_byte
+    from .runs import NOWHERE as NOWHERE
     from .sanitizer import Sanitizer as Sanitizer
     from .sanitizer import Violation as Violation
     from .slicing import stores_alone as stores_alone
@@ -64,6 +65,7 @@ else:
         ops_taint=["OUTPUT", "WORKSPACE"],
         program=["Program", "build", "walk"],
         promises=["PassedArray", "shared_byte"],
+        runs=["NOWHERE"],
         sanitizer=["Sanitizer", "Violation"],
         slicing=["stores_alone"],
         taint=["tainted"],

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from . import ir
 from .machine import Frame
-from .memory import Allocation
+from .memory import Allocation, Memory
+from .runs import NOWHERE, Runs, Spans
 from .sanitizer import Sanitizer, Violation
 from .shadow import ATOMIC, ATOMIC_READ, READ, WRITE, Shadow
 from .windows import Lattice, Piece, Window
@@ -25,43 +26,37 @@ class Footprint(Sanitizer):
     def __init__(self, read_only: Mapping[str, str] | None = None) -> None:
         super().__init__(read_only)
         self.read: set[str] = set()
-        self._kept: dict[str, Shadow] = {}
-        self._writers: dict[str, Tensor | None] = {}
+        self._marks: dict[str, tuple[int, dict[str, Runs]]] = {}  # granules of so many bytes, and their marks by kind
 
-    def writers(self, name: str, tensor: Tensor) -> Tensor | None:
+    def writers(self, name: str, tensor: Tensor) -> Runs | None:
         """The number of the block, from 1, that writes each element of the buffer, which is ``tensor``; 0: none.
 
         None where an element is written by several blocks (atomics), or by parts.
         """
-        if name not in self._writers:
-            self._writers[name] = self._find_writers(tensor, self._kept.get(name))
-        return self._writers[name]
-
-    @staticmethod
-    def _find_writers(tensor: Tensor, shadow: Shadow | None) -> Tensor | None:
-        if shadow is None:
-            return torch.zeros(tensor.numel(), dtype=torch.int32)
-        marks = shadow.mark(WRITE)
-        times = tensor.element_size() // shadow.granule
-        if ATOMIC in shadow.marks or not times or bool((marks < 0).any()):
+        granule, marks = self._marks.get(name, (tensor.element_size(), {}))
+        times = tensor.element_size() // granule
+        written = marks.get(WRITE) or Runs.of(np.zeros(tensor.numel() * times, dtype=np.int32))
+        if ATOMIC in marks or not times or (written.numbers < 0).any():
             return None
-        marks = marks[: tensor.numel() * times].reshape(-1, times)
-        return marks[:, 0] if bool((marks == marks[:, :1]).all()) else None
+        return written.first(tensor.numel() * times).of_groups(times)
 
-    def reaches(self, name: str, tensor: Tensor) -> Tensor:
+    def reaches(self, name: str, tensor: Tensor) -> Spans:
         """Which elements of the buffer, which is ``tensor``, any block writes, atomically or not."""
-        shadow = self._kept.get(name)
-        if shadow is None:
-            return torch.zeros(tensor.numel(), dtype=torch.bool)
-        times = max(1, tensor.element_size() // shadow.granule)
-        touched = torch.zeros(tensor.numel() * times, dtype=torch.bool)
-        for kind in (WRITE, ATOMIC):
-            if kind in shadow.marks:
-                touched |= shadow.marks[kind][: len(touched)] != 0
-        return touched.reshape(-1, times).all(1)
+        size = tensor.element_size()
+        granule, marks = self._marks.get(name, (size, {}))
+        granules = -(-tensor.nbytes // granule)
+        reached = NOWHERE
+        for runs in marks.values():
+            reached |= runs.first(granules).marked()
+        return reached.parted(granule // size) if granule > size else reached.grouped(size // granule)
 
     def end(self) -> tuple[Violation, ...]:
-        self._kept = {self.memory.allocations[index].name: shadow for index, shadow in self._shadows.items()}
+        for index, shadow in self._shadows.items():
+            kinds = [kind for kind in (WRITE, ATOMIC) if kind in shadow.marks]
+            runs = {kind: Runs.of(shadow.marks.pop(kind).numpy()) for kind in kinds}
+            self._marks[self.memory.allocations[index].name] = (shadow.granule, runs)
+        self._shadows.clear()
+        self.memory = Memory()  # it holds the buffers, which may be large, and others are made for the values
         self.launches += 1
         return tuple(self.findings[self._start :])
 
@@ -183,14 +178,15 @@ class Reads(Sanitizer):
         self.read: dict[str, Shadow] = {}
 
     def end(self) -> tuple[Violation, ...]:
+        self._shadows.clear()
         self.launches += 1
         return tuple(self.findings[self._start :])
 
-    def elements_read(self, name: str, tensor: Tensor) -> Tensor:
-        """Which elements of the buffer, which is ``tensor``, were read."""
+    def elements_read(self, name: str, tensor: Tensor) -> Tensor | None:
+        """Which elements of the buffer, which is ``tensor``, were read; None: none."""
         shadow = self.read.get(name)
         if shadow is None:
-            return torch.zeros(tensor.numel(), dtype=torch.bool)
+            return None
         times = max(1, tensor.element_size() // shadow.granule)
         marks = shadow.mark(READ)[: tensor.numel() * times]
         return (marks.reshape(-1, times) != 0).any(1)

@@ -8,6 +8,7 @@ size seen, so that views of one buffer under different dtypes agree.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,8 @@ class Shadow:
     def _array(self, arrays: dict[str, Tensor], kind: str) -> Tensor:
         array = arrays.get(kind)
         if array is None:
-            array = arrays[kind] = torch.zeros(-(-self.nbytes // self.granule), dtype=torch.int32)
+            # numpy's zeros, not torch's: pages that nobody touches take no time.
+            array = arrays[kind] = torch.from_numpy(np.zeros(-(-self.nbytes // self.granule), dtype=np.int32))
         return array
 
     def refine(self, size: int) -> int:
