@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,31 @@ _SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+# Sizes as transformers' settings and nanoGPT's call them, and as GPTConfig does.
+_SIZES = {
+    "n_layer": "n_layer", "n_embd": "n_embd", "n_positions": "block_size", "block_size": "block_size",
+    "vocab_size": "vocab_size", "n_inner": "n_inner",
+}  # fmt: skip
+
+
 class CheckpointError(RuntimeError):
     """Weights that are none of a GPT-2 model, or not all of them; the message says which."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a source holds.  n_head, activation: None where it does not say."""
+    """What a source holds.  n_head, activation: None where it does not say.
+
+    settings: what it says of the weights' sizes, under its own names, which they have to have.  biases: whether it says
+    that there are some.
+    """
 
     state: Mapping[str, Any]
     n_head: int | None = None
     activation: str | None = None
     where: str = "the state dict"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    biases: bool = False
 
 
 def load(
@@ -77,7 +90,7 @@ def load(
     state = _plain(found)
     config = _config(state, found)
     model = GPT(config, device="meta")
-    _fitted(state, model, found.where)
+    _fitted(state, model, found)
     model.load_state_dict(state, strict=False, assign=True)
     model.tie()
     return model.to(device=device, dtype=dtype or state["wte.weight"].dtype)
@@ -103,7 +116,10 @@ def _read(source: str | Path | Mapping[str, torch.Tensor] | nn.Module) -> _Found
     if not isinstance(state, Mapping):
         return _Found(held, where=str(path))
     if "model_args" in held:  # nanoGPT's, whose GELU is the exact one
-        return _Found(state, held["model_args"].get("n_head"), "gelu", str(path))
+        said = held["model_args"]
+        if not isinstance(said, Mapping):
+            raise CheckpointError(f"{path}: model_args is a {type(said).__name__}, expected nanoGPT's settings")
+        return _Found(state, said.get("n_head"), "gelu", str(path), said, bool(said.get("bias")))
     return _Found(state, where=str(path))
 
 
@@ -154,8 +170,10 @@ def _pickled(path: Path) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(f"{path} holds more than weights, or no weights at all: {reason}") from None
-    except (EOFError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of PyTorch: {error}") from None
+    except OSError:
+        raise
+    except Exception as error:  # whatever bytes that are none of its files make it raise: KeyError, AssertionError, …
+        raise CheckpointError(f"{path} is no checkpoint of PyTorch: {type(error).__name__}: {error}") from None
     if not isinstance(held, Mapping):
         raise CheckpointError(f"{path} holds a {type(held).__name__}, expected a state dict")
     return held
@@ -169,12 +187,14 @@ def _settled(settings: Mapping[str, Any], where: str) -> _Found:
     name = settings.get("activation_function", "gelu_new")
     if name not in _ACTIVATIONS:
         raise CheckpointError(f"{where}: activation_function is {name}, expected one of {', '.join(_ACTIVATIONS)}")
-    return _Found({}, settings.get("n_head"), _ACTIVATIONS[name], where)
+    return _Found({}, settings.get("n_head"), _ACTIVATIONS[name], where, settings, biases=True)
 
 
 def _live(model: nn.Module) -> _Found:
-    """A model of transformers (which says what it is), nanoGPT or minGPT (whose modules say it)."""
+    """A model of transformers or of ours (which say what they are), nanoGPT or minGPT (whose modules say it)."""
     where = f"the {type(model).__name__}"
+    if isinstance(model, GPT):
+        return _Found(model.state_dict(), model.config.n_head, model.config.activation, where)
     config: Any = getattr(model, "config", None)
     settings = config.to_dict() if hasattr(config, "to_dict") else {}
     if "model_type" in settings:
@@ -195,6 +215,8 @@ def _plain(found: _Found) -> dict[str, torch.Tensor]:
     """The weights under this package's names, matrices as [out, in]: transformers keeps them turned round."""
     state: dict[str, torch.Tensor] = {}
     for name, one in found.state.items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"{found.where}: {name!r} is a {type(name).__name__}, expected a parameter's name")
         while name.startswith(_PREFIXES):
             name = name.split(".", 1)[1]
         if not isinstance(one, torch.Tensor):
@@ -209,7 +231,7 @@ def _plain(found: _Found) -> dict[str, torch.Tensor]:
             raise CheckpointError(f"{found.where} has no matrix {name}: these are no weights of GPT-2")
     rows, columns = state["h.0.attn.c_attn.weight"].shape
     if columns == 3 * rows:
-        for name in (n for n in state if n.endswith(_MATRICES)):
+        for name in (n for n in state if n.endswith(_MATRICES) and state[n].dim() == 2):
             state[name] = state[name].t().contiguous()
     return state
 
@@ -223,20 +245,25 @@ def _config(state: Mapping[str, torch.Tensor], found: _Found) -> GPTConfig:
     head = state.get("lm_head.weight")
     tied = head is None or (head.shape == state["wte.weight"].shape and torch.equal(head, state["wte.weight"]))
     try:
-        return GPTConfig(
+        config = GPTConfig(
             max(layers) + 1, found.n_head, width, block, vocab, inner, found.activation or "gelu_tanh", tied
         )
     except ValueError as error:
         raise CheckpointError(f"{found.where}: {error}") from None
+    for name, field_name in _SIZES.items():
+        said, held = found.settings.get(name), getattr(config, field_name)
+        if said is not None and said != held:
+            raise CheckpointError(f"{found.where} says {name} = {said}, but its weights are those of {name} = {held}")
+    return config
 
 
-def _fitted(state: dict[str, torch.Tensor], model: GPT, where: str) -> None:
+def _fitted(state: dict[str, torch.Tensor], model: GPT, found: _Found) -> None:
     """Sees to it that the weights are all that the model has, and no more.  Biases that nanoGPT may leave out are 0."""
     expected = dict(model.state_dict())
     if model.config.tied:
         expected.pop("lm_head.weight")
         state.pop("lm_head.weight", None)
-    if not any(name.endswith(".bias") for name in state):
+    if not found.biases and not any(name.endswith(".bias") for name in state):
         like = state["wte.weight"]
         state.update({n: like.new_zeros(t.shape) for n, t in expected.items() if n.endswith(".bias")})
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
@@ -247,4 +274,4 @@ def _fitted(state: dict[str, torch.Tensor], model: GPT, where: str) -> None:
         if name in state and state[name].shape != one.shape
     ]
     if faults:
-        raise CheckpointError(f"{where} does not fit {model.config}:\n  " + "\n  ".join(faults))
+        raise CheckpointError(f"{found.where} does not fit {model.config}:\n  " + "\n  ".join(faults))

@@ -19,8 +19,9 @@ class KVCache:
 
     def __init__(self, config: GPTConfig, batch: int, room: int, like: torch.Tensor) -> None:
         shape = (config.n_layer, 2, batch, config.n_head, room, config.n_embd // config.n_head)
-        self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.last = torch.full((batch, 1, 1, 1), -1, dtype=torch.int64, device=like.device)
+        with torch.inference_mode(False):  # which may end before the text does, and what it made can't be written then
+            self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
+            self.last = torch.full((batch, 1, 1, 1), -1, dtype=torch.int64, device=like.device)
 
 
 class RecordedStep:
@@ -33,7 +34,8 @@ class RecordedStep:
     _one_at_a_time = threading.Lock()
 
     def __init__(self, step: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor) -> None:
-        self._argument = like.clone()
+        with torch.inference_mode(False):
+            self._argument = like.clone()
         self._graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(like.device)
         # what other threads do meanwhile is none of its business

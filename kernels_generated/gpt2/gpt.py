@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from kernels_generated import ops
 from kernels_generated.runtime.launch_rules import SIZE_DIVISOR
@@ -180,7 +181,11 @@ class GPT(nn.Module):
     ) -> Iterator[torch.Tensor]:
         most, T = self.config.block_size, idx.shape[1]
         length = T + max_new_tokens
-        text = torch.cat([idx, idx.new_zeros(len(idx), max_new_tokens)], dim=1)
+        with torch.inference_mode(False):  # as the cache: the text is written to wherever the next token is asked for
+            text = torch.cat([idx, idx.new_zeros(len(idx), max_new_tokens)], dim=1)
+        if not len(idx):
+            yield from text[:, T:].unbind(1)
+            return
         cache = KVCache(self.config, len(idx), min(most, -(-length // 64) * 64), self.wte.weight)
         step: Callable[[torch.Tensor], torch.Tensor] = functools.partial(self._next, cache=cache)
         token = idx[:, -1]
@@ -234,12 +239,17 @@ class GPT(nn.Module):
             raise RuntimeError(f"idx is on {idx.device}, the model on {self.wte.weight.device}")
         if not 1 <= idx.shape[1] <= self.config.block_size:
             raise RuntimeError(f"idx has {idx.shape[1]} tokens, the model takes 1 to {self.config.block_size}")
-        if values and idx.numel():
+        if values and idx.numel() and not _followed(idx):
             low, high = (int(n) for n in torch.aminmax(idx))
             if low < 0 or high >= self.config.vocab_size:
                 raise IndexError(
                     f"idx has numbers from {low} to {high}, the vocabulary is 0 to {self.config.vocab_size - 1}"
                 )
+
+
+def _followed(idx: torch.Tensor) -> bool:
+    """Whether numbers cannot be looked at: torch.compile, torch.export or torch.func follow what is done to them."""
+    return torch.compiler.is_compiling() or is_functorch_wrapped_tensor(idx)
 
 
 def _worth_aligning(x: torch.Tensor, vocab: int) -> bool:
@@ -254,8 +264,10 @@ def _drawn(
     """A token for each row of logits[B, V]."""
     if temperature == 0:
         return logits.argmax(-1)
+    if temperature < 1e-30:  # quotients of what is above 0 would overflow
+        logits, temperature = logits - logits.amax(-1, keepdim=True), max(temperature, torch.finfo(logits.dtype).tiny)
     logits = logits / temperature
     if top_k is not None:
-        least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -math.inf)
+        kept = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kept, -math.inf)
     return torch.multinomial(torch.softmax(logits, dim=-1), 1, generator=generator)[:, 0]

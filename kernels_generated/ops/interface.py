@@ -189,6 +189,21 @@ class Interface:
         """Where the arguments are.  Raises RuntimeError where that are several places."""
         return self._one_device(dict(zip((tensor.name for tensor in self.tensors), given, strict=True)))
 
+    def refuse_layouts(self, given: Sequence[torch.Tensor]) -> None:
+        """Raises RuntimeError where an argument has no strides to be read by."""
+        for tensor, value in zip(self.tensors, given, strict=True):
+            if value.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{self.name}(): expected {tensor.name} to be a dense tensor, but got one of layout {value.layout}"
+                )
+
+    def refuse_none(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Raises RuntimeError where an argument is None: no operator has one that may be left out."""
+        names = [*(tensor.name for tensor in self.tensors), *self.numbers]
+        for name, value in (*zip(names, given, strict=False), *named.items()):
+            if value is None:
+                raise RuntimeError(f"{self.name}(): expected {name} to be a tensor, but got None")
+
     def _one_device(self, given: Mapping[str, torch.Tensor]) -> torch.device:
         devices = {value.device for value in given.values()}
         if len(devices) > 1:

@@ -11,12 +11,14 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
 from kernels_generated.runtime import backend as backends
@@ -82,7 +84,11 @@ class Operator:
 
     def chosen(self, arguments: Sequence[Any]) -> Call:
         """What computes the result: looked up by dtypes, shapes, strides, alignment and device."""
-        signature = _signature(arguments)
+        try:
+            signature = _signature(arguments)
+        except RuntimeError:
+            self.interface.refuse_layouts(arguments[: self._count])
+            raise
         packed = self._packing(arguments, signature) if self._packed else None
         if packed is not None:
             signature = (*signature, packed)
@@ -262,6 +268,10 @@ class Operator:
         """PyTorch's own computation, in new contiguous tensors as a kernel's are."""
 
         def call(arguments: Sequence[Any]) -> Any:
+            if not any(math.prod(shape) for shape, _ in self._made(sizes, dtypes)):
+                device = self.interface.device(arguments[: self._count])
+                empty = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._made(sizes, dtypes)]
+                return _returned(empty)  # the reference may divide by a size
             storages = {one.untyped_storage().data_ptr() for one in arguments if isinstance(one, torch.Tensor)}
             results = []
             for one, dtype in zip(self._evaluated(arguments, sizes), dtypes, strict=True):
@@ -340,15 +350,21 @@ class Operator:
         wide = _wide(tensors)
         dtypes, sizes = self.interface.dtypes(tensors), self.interface.sizes(tensors, arguments[self._count :])
         given = [one.to(wide) if one.dtype in FLOATS else one for one in tensors]
-        made = self._evaluated([*given, *arguments[self._count :]], sizes)
+        with _differentiable_twice() if _derived_again() else nullcontext():
+            made = self._evaluated([*given, *arguments[self._count :]], sizes)
         return _returned([one.to(dtype) for one, dtype in zip(made, dtypes, strict=True)])
 
     def _backward(self, ctx: Any, asked: Sequence[bool], *gradients: torch.Tensor) -> tuple[Any, ...]:
         """The reference's gradients, computed in float32 (of float64 arguments in float64) and rounded once."""
         again = torch.is_grad_enabled()  # the gradients' own gradients will be asked for
         saved = ctx.saved_tensors
+        if not any(one is not None and one.numel() for one in gradients):
+            zeros = (torch.zeros_like(one) if needed else None for one, needed in zip(saved, asked, strict=False))
+            return (*zeros, *(None for _ in ctx.numbers))
         wide = _wide(saved)
-        with torch.enable_grad():
+        twice = _differentiable_twice() if again else nullcontext()
+        as_they_are = torch.autocast(saved[0].device.type, enabled=False)  # backward() may be called under another
+        with torch.enable_grad(), as_they_are, twice:
             given, wanted = [], []
             for one, needed in zip(saved, asked, strict=False):
                 upcast = one.to(wide) if one.dtype in FLOATS else one
@@ -397,10 +413,13 @@ class Operator:
 
         def operator(*arguments: Any, **named: Any) -> Any:
             for one in (*arguments, *named.values()):
-                if not isinstance(one, torch.Tensor) and hasattr(one, "__dlpack__"):
-                    arguments = tuple(map(_tensor, arguments))
-                    named = {name: _tensor(value) for name, value in named.items()}
-                    break
+                if not isinstance(one, torch.Tensor):
+                    if one is None:
+                        self.interface.refuse_none(arguments, named)
+                    if hasattr(one, "__dlpack__"):
+                        arguments = tuple(map(_tensor, arguments))
+                        named = {name: _tensor(value) for name, value in named.items()}
+                        break
             return packet(*arguments, **named)
 
         operator.__name__ = operator.__qualname__ = self.name
@@ -530,6 +549,21 @@ def _flattened(tensor: torch.Tensor, leading: int) -> tuple[int, ...] | None:
     return (one if one is not None else math.prod(shape[leading:]), *strides[leading:])
 
 
+def _derived_again() -> bool:
+    """Whether derivatives of derivatives are asked for, or forward ones, of which torch.func makes the former."""
+    if forward_ad._current_level >= 0:
+        return True
+    kinds = [one.key() for one in get_interpreter_stack() or ()]
+    return TransformType.Jvp in kinds or kinds.count(TransformType.Grad) > 1
+
+
+def _differentiable_twice() -> AbstractContextManager[None]:
+    """In which PyTorch's attention is made of products and a softmax: its kernels' derivatives have none."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel(SDPBackend.MATH)  # type: ignore[no-any-return]
+
+
 def _wide(tensors: Sequence[torch.Tensor]) -> torch.dtype:
     """In which derivatives are computed."""
     return torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
@@ -545,8 +579,13 @@ def warn_caller(message: str) -> None:
 
 
 def _tensor(value: Any) -> Any:
-    foreign = not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
-    return torch.from_dlpack(value) if foreign else value
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    if any(stride < 0 for stride in getattr(value, "strides", None) or ()):  # PyTorch would end the process
+        raise RuntimeError(
+            "an array with negative strides is no tensor of PyTorch's: copy it (numpy.ascontiguousarray)"
+        )
+    return torch.from_dlpack(value)
 
 
 def _returned(results: Sequence[torch.Tensor]) -> Any:

@@ -25,7 +25,7 @@ def unfit(tensors: Sequence[torch.Tensor], operator: Operator) -> str:
     for one in tensors:
         if type(one) not in EXACT:
             return NOT_PLAIN
-        if one.get_device() != number or one.layout is not torch.strided:
+        if one.get_device() != number or one.layout is not torch.strided or one.is_nested:
             return "its tensors are not in one place, or not dense"
     on_gpu = first.is_cuda
     if not on_gpu:

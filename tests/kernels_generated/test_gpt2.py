@@ -142,6 +142,39 @@ def test_tokens_are_drawn_by_temperature_and_top_k() -> None:
     assert model.generate(idx, 0).tolist() == idx.tolist()
 
 
+def test_a_text_goes_on_where_another_mode_began_it() -> None:
+    """What inference mode makes may not be written to outside it."""
+    model, idx = gpt2.GPT(NANO), tokens(1, 5)
+    with torch.inference_mode():
+        stream = model.stream(idx, 4, temperature=0)
+        first = next(stream)
+    whole = torch.cat([idx[0], first, *stream])
+    assert torch.equal(whole, model.generate(idx, 4, temperature=0)[0])
+
+
+def test_no_text_has_no_tokens_and_hardly_any_temperature_is_none() -> None:
+    model, idx = gpt2.GPT(NANO), tokens(3, 5)
+    assert model.generate(idx[:0], 4).shape == (0, 9)
+    for temperature in (1e-45, 1e-320):
+        assert torch.equal(model.generate(idx, 4, temperature), model.generate(idx, 4, 0))
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        lambda model, idx: torch.compile(model, fullgraph=True, backend="aot_eager")(idx),
+        lambda model, idx: torch.export.export(model, (idx,)).module()(idx),
+        lambda model, idx: torch.func.vmap(model)(idx[None])[0],
+    ],
+    ids=["compile", "export", "vmap"],
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_follows_a_computation_follows_the_models(through: Any) -> None:
+    """Numbers that nobody knows yet aren't looked at."""
+    model, idx = gpt2.GPT(NANO).requires_grad_(False), tokens(2, 12)
+    torch.testing.assert_close(through(model, idx), model(idx))
+
+
 def test_presets_have_as_many_parameters_as_the_models() -> None:
     counted = {
         name: sum(one.numel() for one in gpt2.GPT(config, device="meta").parameters())
@@ -264,6 +297,9 @@ def test_weights_of_nanogpts_checkpoint(tmp_path: Path, prefix: str) -> None:
     assert torch.equal(model(idx), gpt2.load(plain)(idx))
     without = {name: one for name, one in state.items() if not name.endswith(".bias")}
     torch.save({**held, "model": without}, tmp_path / "ckpt.pt")
+    with pytest.raises(gpt2.CheckpointError, match=r"missing: h\.0\.attn\.c_attn\.bias, "):
+        gpt2.load(tmp_path / "ckpt.pt")
+    torch.save({"model": without, "model_args": {"n_head": 3, "bias": False}}, tmp_path / "ckpt.pt")
     model = gpt2.load(tmp_path / "ckpt.pt")
     assert not any(one.any() for name, one in model.named_parameters() if name.endswith("bias"))
 
@@ -304,6 +340,37 @@ def test_a_live_model_that_does_not_say_its_number_of_heads_is_told_it() -> None
     assert gpt2.load(plain, n_head=3).config == expected
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_weights_of_a_model_of_ours(activation: str) -> None:
+    model, idx = gpt2.GPT(replace(NANO, activation=activation)), tokens(2, 12)
+    again = gpt2.load(model)
+    assert again.config == model.config
+    assert torch.equal(again(idx), model(idx))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"n_layer": 4}, "says n_layer = 4, but its weights are those of n_layer = 3"),
+        ({"n_positions": 128}, "says n_positions = 128, but its weights are those of n_positions = 64"),
+        ({"vocab_size": 66}, "says vocab_size = 66, but its weights are those of vocab_size = 65"),
+        ({"n_inner": 96}, "says n_inner = 96, but its weights are those of n_inner = 192"),
+    ],
+)
+def test_weights_are_those_that_the_settings_tell_of(tmp_path: Path, said: dict[str, int], says: str) -> None:
+    """Layers that are missing at the end leave nothing else that tells."""
+    plain = PlainGPT2("transformers")
+    plain.settings |= said
+    with pytest.raises(gpt2.CheckpointError, match=says):
+        gpt2.load(written(tmp_path, plain, "whole"))
+    state = PlainGPT2("nanogpt").state_dict()
+    ours = {"block_size" if name == "n_positions" else name: size for name, size in said.items()}
+    torch.save({"model": state, "model_args": {"n_head": 3} | ours}, tmp_path / "ckpt.pt")
+    with pytest.raises(gpt2.CheckpointError, match=says.replace("n_positions", "block_size")):
+        gpt2.load(tmp_path / "ckpt.pt")
+
+
 def lacking(state: dict[str, torch.Tensor]) -> None:
     del state["transformer.h.1.ln_2.weight"]
 
@@ -320,6 +387,14 @@ def quantised(state: dict[str, torch.Tensor]) -> None:
     state["transformer.h.0.mlp.c_fc.weight"] = torch.zeros(192, 48, dtype=torch.int8)
 
 
+def deep(state: dict[str, torch.Tensor]) -> None:
+    state["transformer.h.0.mlp.c_fc.weight"] = torch.zeros(2, 192, 48)
+
+
+def unnamed(state: dict[Any, torch.Tensor]) -> None:
+    state[7] = torch.zeros(3)
+
+
 def foreign(state: dict[str, torch.Tensor]) -> None:
     del state["transformer.wpe.weight"]
 
@@ -331,6 +406,8 @@ def foreign(state: dict[str, torch.Tensor]) -> None:
         (surplus, r"not expected: h\.0\.attn\.rotary"),
         (misshapen, r"h\.2\.mlp\.c_fc\.bias has the shape \[7\], expected \[192\]"),
         (quantised, r"h\.0\.mlp\.c_fc\.weight is torch\.int8, expected floating-point weights"),
+        (deep, r"h\.0\.mlp\.c_fc\.weight has the shape \[2, 192, 48\], expected \[\d+, 48\]"),
+        (unnamed, r"7 is a int, expected a parameter's name"),
         (foreign, r"has no matrix wpe\.weight: these are no weights of GPT-2"),
     ],
 )
@@ -372,12 +449,16 @@ def test_a_pickle_that_is_more_than_weights_is_not_run(tmp_path: Path, monkeypat
     torch.save(Harm, "class.pt")
     torch.save([torch.zeros(3)], "list.pt")
     Path("text.pt").write_text("no weights")
+    Path("other.pt").write_text("hello world\n")
+    torch.save({"model": {}, "model_args": None}, "none.pt")
     Path("cut.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     torch.save({"wte.weight": 3}, "number.pt")
     for name, says in (
         ("class.pt", "holds more than weights"),
         ("list.pt", "holds a list, expected a state dict"),
         ("text.pt", "holds more than weights, or no weights at all"),
+        ("other.pt", "is no checkpoint of PyTorch: KeyError: 101"),
+        ("none.pt", "model_args is a NoneType, expected nanoGPT's settings"),
         ("cut.safetensors", "is no file of safetensors"),
         ("number.pt", "wte.weight is a int, expected a tensor"),
     ):

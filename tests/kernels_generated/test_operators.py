@@ -138,6 +138,12 @@ def test_empty_tensors(emulated: emulator.Emulated) -> None:
     assert ops.linear_gelu(x[:0], w, b).shape == (0, 48)
     assert ops.linear_gelu(x.view(1, 5, 32)[:, :0], w, b).shape == (1, 0, 48)
     assert torch.equal(ops.linear(x[:, :0], w[:, :0], b), b.expand(5, 48))
+    heads = torch.zeros(2, 4, 3, 2, 0, requires_grad=True)  # the reference divides by the root of 0
+    made = ops.attention(heads)
+    assert made.shape == F.scaled_dot_product_attention(*heads.permute(2, 0, 3, 1, 4)).transpose(1, 2).shape
+    made.sum().backward()
+    assert heads.grad is not None
+    assert heads.grad.shape == heads.shape
     assert emulated.launches == 0
 
 
@@ -146,6 +152,8 @@ def test_what_speaks_dlpack() -> None:
     expected = F.gelu(F.linear(*map(torch.from_numpy, (x, w, b))), approximate="tanh")
     assert torch.equal(ops.linear_gelu(x, w=w, b=torch.from_numpy(b)), expected)
     assert np.array_equal(np.from_dlpack(ops.linear_gelu(x, w, b)), expected.numpy())
+    with pytest.raises(RuntimeError, match="an array with negative strides is no tensor"):
+        ops.linear_gelu(x[:, ::-1], w, b)
 
 
 X, W, B = given("linear_gelu")
@@ -160,6 +168,8 @@ WRONG = {
         X, W.float(), B,
     ),
     r"expected x of a floating-point dtype, but got torch.int64": (X.long(), W, B),
+    r"expected b to be a tensor, but got None": (X, W, None),
+    r"expected x to be a dense tensor, but got one of layout torch\.sparse_coo": (X.to_sparse(), W, B),
     r"expected all tensors on the same device, but got x on cpu, w on meta, b on cpu": (X, W.to("meta"), B),
 }  # fmt: skip
 
@@ -230,7 +240,7 @@ def test_why_there_is_none(chip: str, sizes: Mapping[str, int], reason: str) -> 
         ({"M": 2000, "N": 50304, "K": 768}, (2048, 50304)),
         ({"M": 9, "N": 50258, "K": 768}, (8, 50257)),
         ({"M": 5000, "N": 51200, "K": 768}, (4096, 50304)),
-        ({"M": 8192, "N": 50257, "K": 768}, (1024, 50257)),
+        ({"M": 8192, "N": 50257, "K": 768}, (4096, 50257)),
     ],
 )
 def test_a_kernel_is_chosen_that_was_fast_at_sizes_like_these(
@@ -368,6 +378,33 @@ def test_gradients_have_gradients() -> None:
                  for one in given("layernorm", torch.float64)]  # fmt: skip
     assert torch.autograd.gradcheck(ops.layernorm, arguments)
     assert torch.autograd.gradgradcheck(ops.layernorm, arguments)
+
+
+def test_gradients_of_attention_have_gradients() -> None:
+    """PyTorch's own attention has none: its products and softmax do."""
+    qkv = torch.randn(1, 3, 3, 1, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(ops.attention, qkv)
+    plain = qkv.detach()[0, :, :, 0].unbind(1)
+
+    def in_steps(q: torch.Tensor) -> torch.Tensor:
+        scores = (q @ plain[1].T / 2).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
+        return (scores.softmax(-1) @ plain[2]).square().sum()
+
+    def of_ours(q: torch.Tensor) -> torch.Tensor:
+        return ops.attention(torch.stack([q, *plain[1:]], 1)[None, :, :, None]).square().sum()  # type: ignore[no-any-return]
+
+    for twice in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
+        torch.testing.assert_close(twice(of_ours)(plain[0]), twice(in_steps)(plain[0]))
+
+
+def test_gradients_are_the_same_wherever_they_are_asked_for() -> None:
+    """``backward()`` under autocast computes what the forward pass before it tells."""
+    arguments = [one.requires_grad_() for one in given("linear_gelu", torch.float32)]
+    found = torch.autograd.grad(ops.linear_gelu(*arguments).square().sum(), arguments)
+    made = ops.linear_gelu(*arguments).square().sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        other = torch.autograd.grad(made, arguments)
+    assert all(torch.equal(a, b) for a, b in zip(found, other, strict=True))
 
 
 def _dual(f: Any, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
