@@ -13,8 +13,8 @@ import functools
 import itertools
 import operator as calls
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from kernels_generated.ops import FLOATS, Operator, operators
+
+from .reads import ReadsVariable, members
 
 # What gives each element of its result from the same element of its arguments, and from numbers.
 ELEMENTWISE = {
@@ -116,14 +118,16 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     for name, value in own.items():
         if not _is_plain(value):
             raise Unrecognised(f"its attribute {name} is a {type(value).__name__}")
+    try:
+        members(type(module))
+    except ReadsVariable as reason:
+        raise Unrecognised(str(reason)) from None
     shared: dict[str, Any] = {name: None for name, one in module._parameters.items() if one is None}
     for kind in type(module).__mro__:
         if kind in (nn.Module, object):
             continue
         for name, value in vars(kind).items():
-            if isinstance(value, FunctionType) and name != "__init__":
-                _reads_no_variable(value)
-            elif not name.startswith("__") and name not in own and _is_plain(value):
+            if not name.startswith("__") and name not in own and _is_plain(value):
                 shared.setdefault(name, value)
     return own | shared
 
@@ -134,16 +138,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, PLAIN) or any(value is one for one in FUNCTIONS)
-
-
-def _reads_no_variable(function: FunctionType) -> None:
-    """Raises Unrecognised for a global that somebody may set, when the module was recognised already."""
-    if (function.__module__ or "").startswith("torch."):
-        return
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if value is not None and isinstance(value, (*PLAIN, list, dict, set, torch.Tensor)):
-            raise Unrecognised(f"it reads the global variable {name}")
 
 
 def _equivalent(module: nn.Module, shapes: Mapping[str, tuple[int, ...]], settings: dict[str, Any]) -> Equivalent:
@@ -290,12 +284,13 @@ def _bare(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> nn.Modul
 def _traced(bare: nn.Module) -> fx.Graph:
     """What its forward does to one tensor.  Raises Unrecognised where that is no formula that could be tried."""
     graphs = []
-    for training in (False, True):
+    for training, mode in ((False, nullcontext()), (True, nullcontext()), (False, torch.inference_mode())):
         bare.training = training
         before = dict(vars(bare))
         tracer = fx.Tracer(param_shapes_constant=True)
         try:
-            graphs.append(tracer.trace(bare))
+            with mode:
+                graphs.append(tracer.trace(bare))
         except fx.proxy.TraceError:
             raise Unrecognised("what it does depends on its input's values or sizes") from None
         except Exception as error:  # the forward runs in it
@@ -303,9 +298,11 @@ def _traced(bare: nn.Module) -> fx.Graph:
             raise Unrecognised(f"its forward is not traced: {said}") from None
         if vars(bare).keys() != before.keys() or any(vars(bare)[name] is not value for name, value in before.items()):
             raise Unrecognised("it keeps something from one call to the next")
-    evaluated, trained = graphs
+    evaluated, trained, without_gradients = graphs
     if str(evaluated) != str(trained):
         raise Unrecognised("it computes something else in training")
+    if str(evaluated) != str(without_gradients):
+        raise Unrecognised("it computes something else in inference mode")
     for node in evaluated.nodes:
         if not _is_known(node, bare):
             name = getattr(node.target, "__name__", node.target)

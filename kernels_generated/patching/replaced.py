@@ -18,6 +18,7 @@ from kernels_generated.ops import operators, warn_caller
 
 from .attended import Attends, AttentionCall, AttentionMode
 from .fitness import GRADIENTS, unfit
+from .reads import members
 from .recognition import Equivalent
 
 REMEMBERED = 1024  # shapes of a class of modules
@@ -117,6 +118,7 @@ class Computed(_Replacement):
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
         self.fitting: set[tuple[Any, ...]] = set()  # shapes that were seen to fit
+        self.members = tuple(members(base).items())
         self.attributes = len(vars(nn.Module())) + equivalent.own
         known = {name for name, _ in equivalent.settings}
         kinds = [kind for kind in base.__mro__ if kind not in (nn.Module, object)]
@@ -136,7 +138,7 @@ class Computed(_Replacement):
 
     def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
         """The operator's arguments; where it does not compute what the module would, why not."""
-        if not self.is_whole(module):
+        if not self.is_whole(module) or any(getattr(self.base, name) != one for name, one in self.members):
             return "its class was changed"
         if len(given) != 1 or named:
             return "it was called with other arguments than one tensor"

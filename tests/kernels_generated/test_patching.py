@@ -199,6 +199,84 @@ class Global(LlamaNorm):
         return super().forward(hidden) * FACTOR
 
 
+class Constants:
+    factor = 1.0
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+
+def enclosed() -> type[nn.Module]:
+    factor = 1.0
+
+    class Enclosing(LlamaNorm):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden) * factor
+
+    return Enclosing
+
+
+class OfObject(LlamaNorm):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) * Constants.factor
+
+
+class ByFunction(LlamaNorm):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return scaled(super().forward(hidden))
+
+
+class ByLambda(LlamaNorm):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return (lambda x: x * FACTOR)(super().forward(hidden))
+
+
+class ByMembers(LlamaNorm):
+    """By a property, a method of the class, and a static one."""
+
+    @staticmethod
+    def third() -> float:
+        return FACTOR
+
+    @classmethod
+    def second(cls) -> float:
+        return cls.third()
+
+    @property
+    def first(self) -> float:
+        return self.second()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) * self.first
+
+
+class SetsGlobal(LlamaNorm):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        global FACTOR
+        FACTOR = 2.0
+        return super().forward(hidden)
+
+
+class InInference(LlamaNorm):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        made = super().forward(hidden)
+        return made * 2 if torch.is_inference_mode_enabled() else made
+
+
+class ByHelper(LlamaNorm):
+    """Reads a variable where its forward does not."""
+
+    def helper(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+    def extra_repr(self) -> str:
+        return f"{FACTOR}"
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.helper(super().forward(hidden))
+
+
 class Counts(LlamaNorm):
     calls = 0
 
@@ -275,6 +353,13 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "RMSNorm whose eps is the dtype's": (lambda: nn.RMSNorm(WIDTH), ""),
     "a global variable": (Global, "it reads the global variable FACTOR"),
+    "a variable of an object": (OfObject, "it reads the global variable Constants"),
+    "a global variable in a function": (ByFunction, "it reads the global variable FACTOR"),
+    "a global variable in a lambda": (ByLambda, "it reads the global variable FACTOR"),
+    "a global variable in its members": (ByMembers, "it reads the global variable FACTOR"),
+    "a global variable that it sets": (SetsGlobal, "it sets the global variable FACTOR"),
+    "an enclosing variable": (enclosed(), "it reads the enclosing variable factor"),
+    "another in inference mode": (InInference, "it computes something else in inference mode"),
     "a count of calls": (Counts, "it keeps something from one call to the next"),
     "its last output": (Keeps, "it keeps something from one call to the next"),
     "a branch that the trace does not show": (lambda: NoProxy(4, 5), "no operator computes the same"),
@@ -495,6 +580,26 @@ def test_a_class_whose_forward_is_changed_later(chip: emulator.Emulated, monkeyp
     kernels_generated.patch(module, x_of(3))
     monkeypatch.setattr(LlamaNorm, "forward", lambda self, hidden: hidden * 3)
     assert torch.equal(module(x_of(3)), x_of(3) * 3)
+
+
+def test_a_class_whose_other_members_are_changed_later(
+    chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ByHelper().to(BF16)
+    (one,) = kernels_generated.patch(module, x_of(3)).modules
+    assert one.operator
+    own = LlamaNorm().to(BF16)(x_of(3))
+    monkeypatch.setattr(ByHelper, "helper", lambda self, x: x * 3)
+    assert torch.equal(module(x_of(3)), own * 3)
+
+
+def test_nested_tensors_are_pytorchs_own(chip: emulator.Emulated) -> None:
+    linear = nn.Linear(WIDTH, 8).to(BF16)
+    nested = torch.nested.nested_tensor([x_of(3), x_of(2)])
+    with torch.no_grad():
+        expected = [one.clone() for one in linear(nested).unbind()]
+        kernels_generated.patch(linear, x_of(3))
+        assert all(torch.equal(a, b) for a, b in zip(linear(nested).unbind(), expected, strict=True))
 
 
 INPUTS = {
