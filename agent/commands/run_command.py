@@ -254,6 +254,7 @@ def _started(
     folder.log(f"started: {asked.target} for {chip.name}, proposer {choice.name} ({choice.why}), seed {asked.seed}")
     for note in notes:
         folder.log(f"note: {note}")
+        console(error=True).print(f"note: {note}", markup=False)
     return run_id, asked, chip, device, choice, graph, folder
 
 

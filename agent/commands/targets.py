@@ -52,6 +52,8 @@ def tasks(name_or_path: str, as_json: bool) -> int:
     """
     target = load_target(name_or_path)
     cut = decompose(target.graph)
+    for note in target.notes:
+        console(error=True).print(f"note: {note}", markup=False)
     rows = [_row(task, cut.calls_of(task), "--target") for task in cut.tasks]
     if len(target.graph.nodes) <= MAX_TASK_NODES:
         whole = task_named(name_or_path)

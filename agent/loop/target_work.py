@@ -159,7 +159,8 @@ def run(
         composed=composed,
         seconds=round(time.monotonic() - start, 3),
         folder=str(folder.path),
-        notes=_notes(options, timer.kind, results, composed, asked) + (_rule_notes(lesson) if taught else ()),
+        notes=_notes(options, timer.kind, results, composed, asked, context.left <= 0)
+        + (_rule_notes(lesson) if taught else ()),
         asked=asked,
         lesson=lesson,
     )
@@ -306,7 +307,8 @@ def _works(context: RunContext, decomposition: Decomposition) -> list[TaskWork]:
     tasks = decomposition.tasks
     calls = [decomposition.calls_of(task) for task in tasks]
     floors = [_floor(task, context.chip) * count for task, count in zip(tasks, calls, strict=True)]
-    shares = [floor / sum(floors) for floor in floors]
+    total = sum(floors)  # 0 where a few bytes are all that is moved
+    shares = [floor / total if total else 1 / len(floors) for floor in floors]
     works = [TaskWork(context, *row) for row in zip(tasks, label_tasks(tasks), calls, shares, strict=True)]
     for work in works:
         context.folder.write(f"prompts/{snf_file(work.label)}", _snf(work.task))
@@ -369,14 +371,20 @@ def _composed(context: RunContext, begun: Composed | None) -> Trial | None:
 
 
 def _notes(
-    options: RunOptions, kind: Kind, results: Sequence[TaskResult], composed: Trial | None, asked: ModelUse | None
+    options: RunOptions,
+    kind: Kind,
+    results: Sequence[TaskResult],
+    composed: Trial | None,
+    asked: ModelUse | None,
+    over: bool,
 ) -> tuple[str, ...]:
+    """What is said below a run's table.  over: whether the budget of minutes is."""
     notes = []
     if asked is not None:
         notes.append(asked.says)
         if not asked.candidates and asked.failure:
             notes.append(f"The language model gave no kernel ({asked.failure}).")
-    if options.budget_minutes is not None and not (composed and all(r.correct for r in results)):
+    if over and not (composed and all(r.correct for r in results)):
         notes.append(f"The budget of {options.budget_minutes:g} minutes was over: go on with --resume.")
     done = [r.effort for r in results]
     compiled, span, pruned = (sum(getattr(e, name) for e in done) for name in ("of_all", "span", "pruned"))

@@ -123,6 +123,10 @@ class _Work:
         value = self.graph.value(name)
         return value.args[0] if isinstance(value, Node) and value.op == "split" and self.parts(value.args[0]) else name
 
+    def is_source(self, name: str) -> bool:
+        value = self.graph.value(name)
+        return isinstance(value, Node) and OPS[value.op].kind == "source"
+
     def is_view(self, name: str) -> bool:
         value = self.graph.value(name)
         return isinstance(value, Node) and OPS[value.op].kind == "view"
@@ -327,7 +331,8 @@ def _calls(work: _Work, groups: list[_Group], together: bool) -> Iterable[Call]:
     stored = {g.sink.name: g for g in groups}
     for group in groups:
         group.stored = group.sink.name
-    copies: dict[str, str] = {}  # a view that is stored by a task of its own -> the value it reads
+    # what is stored by a task of its own, a view or positions that are an output -> the value it reads
+    copies = {name: name for name in graph.outputs if work.is_source(name)}
     for name in _needed_views(work, groups):
         _place(work, stored, copies, name)
     buffers = {t.name for t in graph.inputs} | {g.stored for g in groups} | set(copies)

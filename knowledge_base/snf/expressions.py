@@ -141,6 +141,9 @@ class Evaluator(Reader):
             return folded
         if op == "add" and (left is MASK or right is MASK):
             scores = self.tensor(left if right is MASK else right, node)
+            if len(scores.shape) > 1 and scores.shape[-2] == 1:
+                line, _ = self.place(node)
+                self.notes.append(f"line {line}: of a single query Mask_Causal masks nothing: it belongs to the scores")
             return self.emit("add", [scores, self.emit("causal_mask", [scores], node)], node)
         a, b = self.tensor(left, node.left), self.tensor(right, node.right)
         if op == "matmul":

@@ -152,6 +152,9 @@ class _Reader(Evaluator):
             return
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         names = [self._target(t) for t in targets]
+        for i, name in enumerate(names):
+            if name in names[:i] and name != "_":
+                raise self.error(targets[i], f"{name} is assigned twice in one line", "choose another name")
         self.assigned, self.targets, self.statement_value = "_".join(names), len(names), statement.value
         value = self.evaluate(statement.value)
         if isinstance(target, ast.Tuple):

@@ -167,7 +167,10 @@ class Decomposition:
 
     @property
     def whole(self) -> Task:
-        """The target in the form of a task, with the constraints of all its calls in its own dimensions."""
+        """The target in the form of a task, with the constraints of all its calls in its own dimensions.
+
+        Its tensors have sizes from 1 on: of ``C // 4`` it makes a dimension of its own calls, which no C below 4 has.
+        """
         found = []
         for call in self.calls:
             by = dict(call.sizes)
@@ -175,6 +178,8 @@ class Decomposition:
                 found.append((comparison, sizes_language.substitute(left, by), sizes_language.substitute(right, by)))
         graph = self.graph
         found += constraints(graph)
+        sizes = dict.fromkeys(size for value in graph.values for size in value.shape if isinstance(size, tuple))
+        found += [(">=", size, 1) for size in sizes if sizes_language.decide(">=", size, 1) is not True]
         return Task("target", "", graph, graph.precision, graph.listed, tuple(dict.fromkeys(found)))
 
 

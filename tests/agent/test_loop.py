@@ -38,9 +38,10 @@ CHIP = CHIPS["h200"]
 
 
 def go(
-    name: str, folder: Path, timer: Timer = MODEL, text: str = SNF, rounds: int = 2, search_seconds: float | None = None
+    name: str, folder: Path, timer: Timer = MODEL, text: str = SNF, rounds: int = 2, **limits: float | None
 ) -> RunSummary:
-    options = RunOptions("target", seed=1, jobs=1, rounds=rounds, search_seconds=search_seconds)
+    """limits: options of the run, search_seconds or budget_minutes."""
+    options = RunOptions("target", seed=1, jobs=1, rounds=rounds, **limits)  # type: ignore[arg-type]
     record = RunRecord(name, "target", "h200", "cpu", "synthesizer", "running")
     with Store.open(str(folder / "kb.db")) as store:
         store.start_run(record)
@@ -129,6 +130,14 @@ def test_a_size_used_as_a_number_alone_and_a_fixed_position_are_judged_and_compo
     assert json.loads(manifest.read_text())["task"]["given"] == list(given)
 
 
+def test_a_target_that_reads_nothing_and_moves_next_to_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its floor is 0.000 µs, of which no task has a share."""
+    summary = go("positions", tmp_path, text="M = 4\ny = Range(M)", search_seconds=1)
+    assert (summary.status, [(t.status, t.share) for t in summary.tasks]) == ("done", [("correct", 1.0)])
+
+
 def test_a_task_that_meets_a_defect_says_so_and_the_others_go_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,12 +149,14 @@ def test_a_task_that_meets_a_defect_says_so_and_the_others_go_on(
         return usual(task, *others, **named)
 
     monkeypatch.setattr(synthesizer, "synthesize", fails)
-    summary = go("defect", tmp_path, text="M, N = 4, 40\nx: f32[M, N]\noutputs = GELU(x), Softmax(x)", search_seconds=1)
+    text = "M, N = 4, 40\nx: f32[M, N]\noutputs = GELU(x), Softmax(x)"
+    summary = go("defect", tmp_path, text=text, search_seconds=1, budget_minutes=5)
     said = {t.task.name.split("_")[0]: (t.status, t.message) for t in summary.tasks}
     assert said["gelu"] == ("correct", "")
     assert said["softmax"][0] == "crash"
     assert "RuntimeError: a defect" in said["softmax"][1]
     assert (summary.status, summary.exit_code) == ("incomplete", 1)
+    assert not any("budget" in note for note in summary.notes)  # it was not that
     log = next(tmp_path.glob("**/log.txt"))
     assert "Traceback" in log.read_text()
 

@@ -208,6 +208,15 @@ def test_a_target_is_judged_at_sizes_that_meet_its_constraints_and_are_quick(nam
                 assert holds(comparison, evaluate(left, row), evaluate(right, row))
 
 
+def test_no_tensor_of_a_target_is_judged_empty() -> None:
+    """Squeeze and excite: below 4 channels the values between are none."""
+    text = "B, C = 2, 8\nx: f16[B, C]\ny = Linear(ReLU(Linear(x, C // 4, θ.a)), C, θ.b)"
+    whole = decompose(parse(text)).whole
+    for seed in range(40):
+        for row in _sizes(whole, seed):
+            assert row["C"] >= 4
+
+
 def test_a_row_that_is_summed_up_is_not_lengthened_to_have_more_sums() -> None:
     whole = decompose(parse("M, N = 16, 40\nx: f32[M, N]\nm: f32[M, 1]\ny = Sum(square(x - m))")).whole
     for seed in range(5):

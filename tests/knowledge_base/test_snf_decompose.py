@@ -242,6 +242,22 @@ def test_a_linear_that_reads_merged_heads_of_an_input_gets_a_copy() -> None:
     assert linear.task.name == "linear"
 
 
+@pytest.mark.parametrize(
+    ("outputs", "tasks"),
+    [("Range(T)", 1), ("Range(T), GELU(x)", 2), ("Range(T).reshape(T, 1)", 1), ("Mask_Causal(x @ x.T), x @ x.T", 2)],
+)
+def test_outputs_that_are_positions_or_masks_are_stored_too(outputs: str, tasks: int) -> None:
+    graph = parse(f"T, C = 5, 3\nx: f32[T, C]\noutputs = {outputs}")
+    inputs = values(graph)
+    whole = reference.run(graph, inputs)  # type: ignore[arg-type]
+    for plan in PLANS:
+        cut = decompose(graph, plan)
+        assert len(cut.tasks) == tasks
+        made = reference.run_calls(cut, inputs)  # type: ignore[arg-type]
+        for name in graph.outputs:
+            close(made[name], whole[name])
+
+
 def test_outputs_that_are_views_are_stored_as_they_are_asked_for() -> None:
     graph = parse(HEADS + "a, b, c = GELU(x).split(3)\noutputs = a, c, Heads(x, H)")
     inputs = values(graph)

@@ -70,6 +70,15 @@ h_out = h_mid + Linear(h, C)
     ]  # fmt: skip
 
 
+def test_a_mask_that_masks_nothing_is_told() -> None:
+    """Beside the scores, of which it has not the queries."""
+    text = "T, D = 9, 16\nq: f32[T, D]\nb: f32[1, T]\n"
+    assert parse_noted(f"{text}y = Softmax(b + Mask_Causal + q @ q.T) @ q").notes == (
+        "line 4: of a single query Mask_Causal masks nothing: it belongs to the scores",
+    )
+    assert parse_noted(f"{text}y = Softmax(b + q @ q.T + Mask_Causal) @ q").notes == ()
+
+
 @pytest.mark.parametrize(
     ("declared", "line", "expected"),
     [
@@ -185,6 +194,7 @@ ERRORS = [
     ("x: f32[M]", 3, 1, "x is already declared or used", ""),
     ("y = Cast(x, float16)", 3, 13, "float16 is not defined", "f16"),
     ("a, b = x.split(3)", 3, 1, "2 names and 3 values", ""),
+    ("a, a = x.split(2)\ny = a", 3, 4, "a is assigned twice in one line", ""),
     ("θ.θ = x", 3, 1, "only names are assigned", ""),
     ("M = 5\ny = x", 3, 1, "M is already a dimension", ""),
     ("y = GELU(x)\noutputs = y, q", 4, 14, "q is not defined", ""),
