@@ -359,9 +359,14 @@ def fit(task: Task, row: Sizes, keep: frozenset[str], most: int = MAX_WORK, elem
             return fitted
         longest = max(free, key=lambda d: free[d])
         # the others are cut first: the longest is usually why the row exists
-        others = sorted((v, d) for d, v in free.items() if d != longest and v > 2)
-        victim = others[-1][1] if others else longest
-        fitted = _satisfy(task, fitted | {victim: fitted[victim] // 2 | (fitted[victim] > 7)})
+        others = sorted(((v, d) for d, v in free.items() if d != longest and v > 2), reverse=True)
+        for victim in (*(d for _, d in others), longest):
+            cut = _satisfy(task, fitted | {victim: fitted[victim] // 2 | (fitted[victim] > 7)})
+            if cut is None or sum(cut.values()) < sum(fitted.values()):
+                break
+        else:  # what is cut has to be as long as it was: a table, that of each position has a row
+            return fitted
+        fitted = cut
     return fitted
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from agent.proposers.synthesizer import synthesize
 from evaluator.judging.cover import dims
-from evaluator.judging.sizes import inside, judged_sizes
+from evaluator.judging.sizes import fit, inside, judged_sizes, output_elements, work
 from evaluator.trace import Request, Traced, trace
 from kernels_generated.runtime.plan import Guard
 from knowledge_base.chips import chip
+from knowledge_base.snf import parse
+from knowledge_base.snf.canonical import canonical
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.task import Task
 
@@ -64,3 +66,20 @@ def test_a_specialised_kernel_is_judged_at_several_sizes_that_it_serves(task: Ta
             refused = [at for at in sizes if not traced.plan.applies(dims(at, CHIP))]
             assert len(served) >= 3, (candidate.note, seed, sizes)
             assert refused  # and seen to refuse the others
+
+
+@pytest.mark.parametrize("rest", [("N",), ("N", "K")])
+def test_a_table_as_long_as_the_positions_in_it_is_left_so(rest: tuple[str, ...]) -> None:
+    """Where it is cut, it has to be made longer again: what is cut then is another dimension."""
+    wide = ", ".join(rest)
+    task = canonical(parse(f"T, {wide} = 19{', 24' * len(rest)}\np: f32[T + 1, {wide}]\ny = Gather(p, Range(T) + 1)"))
+    table = task.inputs[0].shape[0]
+    assert isinstance(table, str)
+    for most in (10_000, 100):
+        cut = fit(
+            task, dict.fromkeys(task.sizes, 5_000) | {table: 5_001}, frozenset(), work(task.graph, task.sizes), most
+        )
+        assert cut is not None
+        assert output_elements(task, cut) <= most
+        assert cut["T"] < cut[table]
+    assert all(at["T"] < at[table] for seed in range(4) for at in judged_sizes(task, (), {}, seed))
