@@ -16,7 +16,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -236,10 +236,10 @@ class _Look:
         """The blocks of a launch that write any of the elements of a buffer that ``wanted`` marks."""
         if self.divided(index):
             reached = self.footprints[index].reaches(name, self.memory[name])
-            return set(range(math.prod(self.launches[index].grid))) if reached.meet(wanted) else set()
+            return set(range(math.prod(self.launches[index].grid))) if reached.meet(wanted.numpy()) else set()
         who = self.footprints[index].writers(name, self.memory[name])
         if who is not None:
-            return {number - 1 for number in who.among(wanted.numpy())} - {-1}
+            return _blocks(who.among(wanted.numpy()))
         found = Touching(name, wanted)
         self.launch(index, None, found, values=False)
         return found.blocks
@@ -337,7 +337,7 @@ class _Sample:
         writing: set[int] = set()
         for t in self.outputs(launch):
             who = self.look.footprints[launch].writers(t.name, self.look.outputs[t.name])
-            writing |= set(range(x * y * z)) if who is None else set((np.unique(who.numbers) - 1).tolist()) - {-1}
+            writing |= set(range(x * y * z)) if who is None else _blocks(np.unique(who.numbers).tolist())
         first, rest = sorted(writing & corners), sorted(writing - corners)
         self.rng.shuffle(first)
         yield from first[:CORNERS]
@@ -405,6 +405,11 @@ class _Sample:
                     for earlier in range(k):
                         needed[earlier] |= look.writing(earlier, name, read)
         return needed
+
+
+def _blocks(marks: Iterable[int]) -> set[int]:
+    """The numbers from 0 of the blocks that left these marks; 0 is nobody's."""
+    return {mark - 1 for mark in marks if mark}
 
 
 def _place(block: int, x: int, y: int) -> tuple[int, int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 _AT_ONCE = 2**24  # places whose indices are listed
 
@@ -53,10 +52,9 @@ class Spans:
         """The same where each place is ``size`` smaller ones."""
         return Spans(self.begins * size, self.ends * size)
 
-    def meet(self, wanted: Tensor) -> bool:
+    def meet(self, wanted: np.ndarray) -> bool:
         """Whether ``wanted``, a flag for each place, marks any of these."""
-        flags = wanted.numpy()
-        return any(flags[b:e].any() for b, e in zip(self.begins.tolist(), self.ends.tolist(), strict=True))
+        return any(wanted[b:e].any() for b, e in zip(self.begins.tolist(), self.ends.tolist(), strict=True))
 
 
 NOWHERE = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))

@@ -268,10 +268,10 @@ class Operator:
         """PyTorch's own computation, in new contiguous tensors as a kernel's are."""
 
         def call(arguments: Sequence[Any]) -> Any:
-            if not any(math.prod(shape) for shape, _ in self._made(sizes, dtypes)):
+            outputs = self._made(sizes, dtypes)
+            if not any(math.prod(shape) for shape, _ in outputs):  # the reference may divide by a size
                 device = self.interface.device(arguments[: self._count])
-                empty = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._made(sizes, dtypes)]
-                return _returned(empty)  # the reference may divide by a size
+                return _returned([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in outputs])
             storages = {one.untyped_storage().data_ptr() for one in arguments if isinstance(one, torch.Tensor)}
             results = []
             for one, dtype in zip(self._evaluated(arguments, sizes), dtypes, strict=True):
@@ -550,7 +550,7 @@ def _flattened(tensor: torch.Tensor, leading: int) -> tuple[int, ...] | None:
 
 
 def _derived_again() -> bool:
-    """Whether derivatives of derivatives are asked for, or forward ones, of which torch.func makes the former."""
+    """Whether the derivative asked for is a second one, or a forward one: PyTorch's attention kernels have neither."""
     if forward_ad._current_level >= 0:
         return True
     kinds = [one.key() for one in get_interpreter_stack() or ()]
@@ -558,7 +558,7 @@ def _derived_again() -> bool:
 
 
 def _differentiable_twice() -> AbstractContextManager[None]:
-    """In which PyTorch's attention is made of products and a softmax: its kernels' derivatives have none."""
+    """Makes PyTorch's attention of products and a softmax, each of which has all derivatives."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     return sdpa_kernel(SDPBackend.MATH)  # type: ignore[no-any-return]

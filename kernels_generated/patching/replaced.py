@@ -136,9 +136,12 @@ class Computed(_Replacement):
             _warn_of_gradients()
         return self.base.forward(module, *given, **named)
 
+    def is_whole(self, module: nn.Module) -> bool:
+        return super().is_whole(module) and all(getattr(self.base, name) == one for name, one in self.members)
+
     def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
         """The operator's arguments; where it does not compute what the module would, why not."""
-        if not self.is_whole(module) or any(getattr(self.base, name) != one for name, one in self.members):
+        if not self.is_whole(module):
             return "its class was changed"
         if len(given) != 1 or named:
             return "it was called with other arguments than one tensor"

@@ -124,12 +124,14 @@ class _Work:
         return value.args[0] if isinstance(value, Node) and value.op == "split" and self.parts(value.args[0]) else name
 
     def is_source(self, name: str) -> bool:
-        value = self.graph.value(name)
-        return isinstance(value, Node) and OPS[value.op].kind == "source"
+        return self._is("source", name)
 
     def is_view(self, name: str) -> bool:
+        return self._is("view", name)
+
+    def _is(self, kind: str, name: str) -> bool:
         value = self.graph.value(name)
-        return isinstance(value, Node) and OPS[value.op].kind == "view"
+        return isinstance(value, Node) and OPS[value.op].kind == kind
 
 
 # ---------------------------------------------------------------------------------------------------- fusion, v2
