@@ -115,6 +115,8 @@ class Examination:
         measured: dict[str, list[tuple[Case, Errors]]] = {}
         for i, (q, expected) in enumerate(zip(questions, self.oracle.expect_all(questions), strict=True)):
             at = dict(q.sizes)
+            if expected.undefined and name != "normal":
+                continue  # whatever comes out is right
             twice = name == "normal" or i == 0
             for case in run_case(self.executable, self.task, at, name, expected, twice=twice, odd=bool(i % 2)):
                 errors = measure(case)

@@ -50,11 +50,29 @@ class Expected:
     """The answer: stored inputs and weights by name; per output the fp64 reference and what eager PyTorch gives.
 
     Of a question about some indices the results there, and no inputs.
+    low, high: the reference once more where a float becomes an integer on the way, moved to either side of it by a
+    rounding error; empty elsewhere.  undefined: one of those floats has no integer, and nobody knows what comes out.
     """
 
     inputs: dict[str, torch.Tensor]
     reference: tuple[torch.Tensor, ...]  # float64 (integer and bool outputs: their own dtype)
     eager: tuple[torch.Tensor, ...]  # in the outputs' stored dtypes
+    low: tuple[torch.Tensor, ...] = ()
+    high: tuple[torch.Tensor, ...] = ()
+    undefined: bool = False
+
+    def beside(self, number: int, got: torch.Tensor) -> torch.Tensor:
+        """What output ``number`` should be where a kernel gives ``got``: what lies between low and high is right."""
+        reference = self.reference[number]
+        if not self.low:
+            return reference
+        ends = torch.stack((self.low[number], self.high[number], reference))
+        low, high = ends.amin(0), ends.amax(0)
+        held = torch.minimum(torch.maximum(got.reshape(reference.shape).to(reference.dtype), low), high)
+        return torch.where(torch.isfinite(held) & torch.isfinite(low) & torch.isfinite(high), held, reference)
+
+
+RESULTS = ("reference", "eager", "low", "high")  # the fields of an answer that hold a tensor for each output
 
 
 class Answering(Protocol):
@@ -192,11 +210,9 @@ class Oracle:
         kind, body = answer
         if kind == "error":
             raise OracleDefect(f"the reference failed: {body}")
-        return Expected(
-            {name: unpack(packed) for name, packed in body["inputs"].items()},
-            tuple(unpack(packed) for packed in body["reference"]),
-            tuple(unpack(packed) for packed in body["eager"]),
-        )
+        results = {part: tuple(map(unpack, body[part])) for part in RESULTS}
+        inputs = {name: unpack(packed) for name, packed in body["inputs"].items()}
+        return Expected(inputs, **results, undefined=body["undefined"])
 
 
 # ---------------------------------------------------------------------------------------------------- tensors as bytes

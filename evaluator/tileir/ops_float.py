@@ -68,7 +68,7 @@ def fma(op: Op, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     rounding, flushes = attrs.get("rounding", "nearest_even"), attrs.get("flush_to_zero", False)
     if flushes:
         a, b, c = flush(a), flush(b), flush(c)
-    if a.dtype == torch.float32 and rounding in _TO_NEAREST and addcmul_is_fused():
+    if rounding in _TO_NEAREST and addcmul_is_fused(a.dtype):
         result = torch.addcmul(c, a, b)
     else:
         result = correctly_rounded("fma", (a, b, c), str(_element(op)), rounding)

@@ -4,7 +4,8 @@ For the operations that say ``rounding<...>`` or need a single rounding; to-near
 and does not come here. Inputs of up to 24 significand bits are computed in float64 *rounded to odd* (the inexact last
 bit set), after which one more rounding in any direction is the rounding of the exact result (Boldo and Melquiond,
 "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE ToC 2008). float64 itself
-has no wider type here and goes through exact rational numbers, element by element: slow, and rare.
+has no wider type here and goes through exact rational numbers, element by element: slow, and rare (its fused
+multiply-add to nearest is torch's, where that is fused).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SMALLEST_NORMAL_F32 = 2.0**-126
 # The largest float32 below it: ``threshold`` keeps what is strictly greater.
 _LARGEST_SUBNORMAL_F32 = SMALLEST_NORMAL_F32 - 2.0**-149
 
-Directed = Callable[..., Tensor]
+_NEAR_1 = {torch.float32: 2.0**-12, torch.float64: 2.0**-30}  # so near 1 a square's last bits are lost, and few
 
 
 def flush(x: Tensor) -> Tensor:
@@ -38,13 +39,18 @@ def flush_nonnegative(x: Tensor) -> Tensor:
 
 
 @functools.cache
-def addcmul_is_fused() -> bool:
+def addcmul_is_fused(dtype: torch.dtype) -> bool:
     """Whether torch's addcmul multiplies and adds with one rounding here (its AVX2 and AVX-512 builds do).
+
+    dtype: float32 or float64; of others nothing is promised.
 
     Asked of the vectorised loop, its tail and the strided loop, on sums that cancel all but the product's last bits.
     """
-    a = torch.arange(1, 48, dtype=torch.float32) * (2.0**-12) + 1.0
-    exact = (a.to(torch.float64) ** 2 - (a * a).to(torch.float64)).to(torch.float32)
+    if dtype not in _NEAR_1:
+        return False
+    a = torch.arange(1, 48, dtype=dtype) * _NEAR_1[dtype] + 1.0
+    lost = [float(Fraction(x) ** 2 - Fraction(x_x)) for x, x_x in zip(a.tolist(), (a * a).tolist(), strict=True)]
+    exact = torch.tensor(lost, dtype=dtype)
     cases = [(a, exact), (a[:1], exact[:1]), (a[::3], exact[::3]), (a[:45].view(15, 3).T, exact[:45].view(15, 3).T)]
     return bool(exact.any()) and all(torch.equal(torch.addcmul(-(x * x), x, x), rest) for x, rest in cases)
 

@@ -61,15 +61,16 @@ class _Draft:
 
 
 def _simplified(graph: Graph) -> Graph:
-    """One spelling for what is the same op: x·x and x² are square, x @ wᵀ with a weight is linear."""
+    """One spelling for what is the same op: x·x and x² are square, √ is sqrt, x @ wᵀ with a weight is linear."""
     nodes = []
     for node in graph.nodes:
         if node.op == "mul" and node.args[0] == node.args[1] and not is_scalar(node):
             node = replace(node, op="square", args=node.args[:1])
         elif node.op == "pow" and not is_scalar(node):
             exponent = graph.value(node.args[1])
-            if isinstance(exponent, Node) and exponent.attr("value") == 2:
-                node = replace(node, op="square", args=node.args[:1])
+            plain = _POWERS.get(exponent.attr("value")) if isinstance(exponent, Node) else None
+            if plain is not None:
+                node = replace(node, op=plain, args=node.args[:1])
         elif node.op == "matmul":
             turned = graph.value(node.args[1])
             if isinstance(turned, Node) and turned.op == "permute" and turned.attr("perm") == (1, 0):
@@ -87,6 +88,10 @@ def _simplified(graph: Graph) -> Graph:
         nodes=tuple(n for n in nodes if n.name in needed),
         inputs=tuple(t for t in graph.inputs if t.name in needed),
     )
+
+
+# What PyTorch computes for these exponents, too: √−∞ is NaN, where a power of −∞ would be ∞.
+_POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
 
 
 # ---------------------------------------------------------------------------------------------------- drafts

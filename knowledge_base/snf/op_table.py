@@ -525,6 +525,19 @@ def _check_dtypes(op: OpSpec, args: Sequence[Tensor | Node]) -> None:
         raise ShapeError(f"{op.name} has no meaning for bool: use Cast or Where")
 
 
+def _check_whole(op: OpSpec, dtype: str, args: Sequence[Tensor | Node]) -> None:
+    """Raises ShapeError for a number that integers of an array cannot meet, as PyTorch does."""
+    of_arrays = {a.dtype for a in args if not is_scalar(a)}
+    if op.kind != "elementwise" or not of_arrays or not of_arrays <= {"i32", "i64"}:
+        return
+    bits = 31 if promote(sorted(of_arrays)) == "i32" else 63
+    for value in (a.attr("value") for a in args if isinstance(a, Node) and a.op == "const"):
+        if isinstance(value, int) and not -(2**bits) <= value < 2**bits:
+            raise ShapeError(f"{value} is no i{bits + 1}: Cast the array to {'i64' if bits == 31 else 'f32'}")
+        if op.name == "pow" and value < 0 and dtype in ("i32", "i64"):
+            raise ShapeError(f"integers have no power {value}: Cast to f32 before it")
+
+
 def _dtype(op: OpSpec, args: Sequence[Tensor | Node], attrs: Attrs) -> str:
     """What torch would give, numbers counting as Python scalars."""
     if op.dtype in _RANK and op.dtype != "bool":
@@ -565,6 +578,7 @@ def apply(
         raise ShapeError(f"{op_name}: wrong or missing attribute {wrong}")
     _check_dtypes(op, args)
     shape, dtype = op.shape([a.shape for a in args], full), _dtype(op, args, full)
+    _check_whole(op, dtype, args)
     if shape == () and dtype == "f64" and not all(map(is_scalar, args)):  # its form is kept for numbers
         raise ShapeError(f"{op_name} gives one f64 value of an array, which SNF does not hold: Cast to f32 before it")
     return Node(name, op_name, tuple(a.name for a in args), tuple(sorted(full.items())), shape, dtype, where)

@@ -1,6 +1,7 @@
 """What a graph means, run with torch on the CPU: in float64 (the reference) or eagerly as stored (the yardstick).
 
 - ``fp64``: stored inputs are upcast exactly, nothing is rounded before the end; a cast among floats changes nothing.
+  What becomes an integer may be moved by a rounding error before it: either side of a whole number is right there.
 - ``eager``: node by node in the task's dtypes, each op as a PyTorch user would call it; constants and sizes are Python
   numbers.  Under precision tf32 the float32 operands of contractions are rounded to tf32, then multiplied in float32.
 
@@ -17,12 +18,21 @@ from kernels_generated.runtime.plan import TORCH_NAMES
 
 from .graph import FLOATS, Graph, Node, shape_at
 from .op_table import OPS, is_scalar
+from .ranges import WHOLE
 from .task import Decomposition
 
 if TYPE_CHECKING:
     import torch
 
 Mode = Literal["fp64", "eager"]
+
+
+# Between 1 and the number above it.
+_EPSILON = {"bf16": 2.0**-7, "f16": 2.0**-10, "f32": 2.0**-23, "f64": 2.0**-52}
+
+
+class Undefined(ArithmeticError):
+    """A value that becomes an integer is none, or none of its type: PyTorch promises nothing of the result."""
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
@@ -34,9 +44,16 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def run(
-    graph: Graph, values: Mapping[str, torch.Tensor], mode: Mode = "fp64", precision: str | None = None
+    graph: Graph,
+    values: Mapping[str, torch.Tensor],
+    mode: Mode = "fp64",
+    precision: str | None = None,
+    moved: float = 0.0,
 ) -> dict[str, torch.Tensor]:
     """The graph's outputs by name, from its inputs by name; ``precision`` instead of the graph's own, if given.
+
+    moved: by how many units in the last place of its dtype a float is moved before it becomes an integer (mode fp64).
+    Unless this is 0, a value beyond the integer's range raises Undefined.
 
     values: a tensor per input, in its declared dtype; sizes are taken from the graph's samples, so use ``task.at`` (or
     ``graph.at``) for others.  A tensor of another shape but the same count is reinterpreted.
@@ -51,11 +68,34 @@ def run(
     last_use = {arg: i for i, n in enumerate(graph.nodes) for arg in n.args}
     for i, node in enumerate(graph.nodes):
         compute = step(node, graph.sizes, mode, precision)
-        env[node.name] = compute([env[a] for a in node.args])
+        given = [env[a] for a in node.args]
+        if moved and becomes_whole(graph, node):
+            given = [_beside(given[0], graph.value(node.args[0]).dtype, node.dtype, moved)]
+        env[node.name] = compute(given)
         for arg in set(node.args):
             if last_use[arg] == i and arg not in graph.outputs and arg not in scalars:
                 del env[arg]  # a GPT-2 at full size would not fit otherwise
     return {name: env[name] for name in graph.outputs}
+
+
+def becomes_whole(graph: Graph, node: Node) -> bool:
+    """Whether ``node`` makes integers of an array of floats."""
+    value = graph.value(node.args[0]) if node.op == "cast" and node.dtype in WHOLE else None
+    return value is not None and value.dtype in _EPSILON and not is_scalar(value)
+
+
+def _beside(value: torch.Tensor, dtype: str, whole: str, moved: float) -> torch.Tensor:
+    """``value`` (float64, a ``dtype`` where it is stored) moved away from 0, or towards it where ``moved`` is below 0.
+
+    Raises Undefined where what is left of it without its fraction is no number of type ``whole``.
+    """
+    import torch
+
+    bits = 31 if whole == "i32" else 63
+    if not bool(((value > -(2.0**bits) - 1) & (value < 2.0**bits)).all()):
+        raise Undefined(f"a value to become {whole} is none")
+    beside = value * (1 + moved * _EPSILON[dtype])
+    return torch.where((beside > -(2.0**bits) - 1) & (beside < 2.0**bits), beside, value)
 
 
 def run_calls(

@@ -22,6 +22,8 @@ from evaluator.judging.admission import POISON_A, POISON_B, poisoned
 from evaluator.judging.compare import measure
 from evaluator.judging.emulation import emulate
 from evaluator.judging.inputs import draw
+from evaluator.judging.judgement import judge
+from evaluator.judging.oracle import Oracle
 from evaluator.judging.rejection import Rejected
 from evaluator.kernel import Kernel
 from evaluator.suspects import suspects
@@ -364,6 +366,28 @@ def test_elementwise_ops_put_nan_and_infinities_where_pytorch_puts_them() -> Non
     outputs.append(b.node("where", [b.node("ge", [x, y]), x, b.const(0.5)]))
     outputs += [b.node("pow", [x, b.const(p)]) for p in (2, 3.0, -1.0)]
     assert not errors_of(task_of(b, {"M": 65, "N": 33}, *(o.name for o in outputs)), "special")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = LayerNorm(x, θ.ln)",
+        "y = Softmax(x * 0.1 + w) * 3.3 + tanh(x) / (1.7 + exp(-x))",
+        "y = GELU(x) - 1e-3",
+        "y = Softmax(x @ x.T / sqrt(N) + Mask_Causal) @ x",
+    ],
+)
+def test_constants_keep_their_bits_in_float64(text: str, oracle: Oracle) -> None:
+    """cuTile makes a float32 of a number in Python, also where it meets float64."""
+    task = canonical(parse(f"M, N = 40, 96\nx: f64[M, N]\nw: f64[N]\n{text}"))
+    found = [judge(begin(c, task, CHIP), task, CHIP, seed=3, oracle=oracle) for c in synthesize(task, CHIP)]
+    assert [one.verdict.message for one in found if one.verdict and not one.verdict.correct] == []
+
+
+def test_more_elements_than_32_bits_count_are_no_single_row() -> None:
+    task = everyday("gelu", M=2**16, N=2**16)
+    (plan, *_) = [traced(task, one.source, "sample") for one in synthesize(task, CHIP)]
+    assert isinstance(plan, Traced), plan
 
 
 def test_integers_stay_integers_and_divide_as_floats() -> None:

@@ -7,6 +7,7 @@ import torch
 
 from evaluator.judging.accuracy import Case, Errors, Failure, Pool
 from evaluator.judging.compare import measure, worst
+from evaluator.judging.diagnose import diagnose
 
 
 def case(got: torch.Tensor, reference: torch.Tensor, dtype: str = "bf16") -> Case:
@@ -70,3 +71,16 @@ def test_a_yardstick_is_eased_to_what_it_is_on_normal_inputs_relative_to_the_val
     assert eased.rms(eased.yardstick_squares) == pytest.approx(relative * float(small.square().mean().sqrt()), rel=0.01)
     assert eased.yardstick_largest == pytest.approx(normal.yardstick_largest * 2.0**-10, rel=0.01)
     assert exact.eased(Errors()) == exact
+
+
+@pytest.mark.parametrize(("part", "error_class"), [(1e-3, "imprecise"), (-1.0, "tail")])
+def test_a_tail_that_is_computed_badly_is_not_called_left_out(
+    values: torch.Tensor, part: float, error_class: str
+) -> None:
+    should = values[:8192].reshape(64, 128)
+    noise = torch.randn(64, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    got = should.clone()
+    got[:, 96:] *= 1 + part * (1 if part < 0 else noise)
+    found = case(got, should, "f32")
+    failure = worst(Pool((found,), errors(got, should, "f32")))
+    assert diagnose(failure)[0] == error_class

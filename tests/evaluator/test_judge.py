@@ -376,6 +376,64 @@ def test_a_slightly_wrong_kernel_is_rejected_whatever_the_seed(name: str, oracle
     assert [seed for seed in range(3) if bench.accepted(seed, names)] == []
 
 
+DOUBLES = "M, N, K = 64, 48, 96\nx: f64[M, K]\ny = Linear(x, N, θ.p)"
+IN_DOUBLES = (("0.0, ct.float32", "0.0, ct.float64"), ("bias.astype(ct.float32)", "bias"))
+
+
+def test_float64_sums_are_right_and_what_float32_rounds_on_the_way_is_not(oracle: Oracle) -> None:
+    """The reference is float64 too; PyTorch's results can be its own, bit by bit."""
+    text, task = source("linear"), f32("doubles", DOUBLES)
+    for old, new in IN_DOUBLES:
+        text = text.replace(old, new)
+    _, right = judged(text, task, oracle)
+    assert right.correct, right.message
+    assert 0 < right.numbers["normal"]["y"]["rms"] < 1e-14
+    in_float32 = text.replace("ct.float64)", "ct.float32)").replace(
+        "acc)", "acc.astype(ct.float64)).astype(ct.float32)"
+    )
+    _, wrong = judged(in_float32.replace("acc + bias", "acc + bias.astype(ct.float32)"), task, oracle)
+    assert (wrong.status, wrong.error_class) == (Status.WRONG, "narrow-accumulator"), wrong.message
+    _, rounded = judged(text.replace("acc = acc + ", "acc = acc * 1.1 / 11.0 * 10.0 + "), task, oracle)
+    assert rounded.status is Status.WRONG, rounded.message  # cuTile has made a float32 of 1.1
+
+
+QUANTISED = "M, N = 48, 96\nx: f32[M, N]\ns: f32[N]\ny = Cast(Minimum(Maximum(x / s + 0.5, -128), 127), i32)"
+TO_WHOLE = """
+import cuda.tile as ct
+
+AXES = {"TM": [16]}
+
+@ct.kernel
+def whole(x, s, y, TM: ct.Constant[int], TN: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    scale = ct.load(s, (j,), (TN,), padding_mode=ct.PaddingMode.ZERO)
+    value = ct.load(x, (i, j), (TM, TN), padding_mode=ct.PaddingMode.ZERO) DIVIDED + 0.5
+    held = ct.minimum(ct.maximum(value, -128.0), 127.0)
+    ct.store(y, (i, j), held.astype(ct.int32))
+
+def launch(stream, x, s, y, *, TM=16):
+    ct.launch(stream, (ct.cdiv(x.shape[0], TM), ct.cdiv(x.shape[1], 32)), whole, (x, s, y, TM, 32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("divided", "correct"),
+    [("/ scale", True), ("* (1.0 / scale)", True), ("/ scale + 0.01", False), ("/ scale * 1.001", False)],
+)
+def test_what_becomes_an_integer_may_be_rounded_before_and_no_more(divided: str, correct: bool, oracle: Oracle) -> None:
+    """NaN has no integer: what comes of the inputs that hold some is not looked at."""
+    _, verdict = judged(TO_WHOLE.replace("DIVIDED", divided), f32("quantised", QUANTISED), oracle)
+    assert verdict.correct is correct, verdict.message
+    assert not correct or not verdict.numbers["special"]
+
+
+def test_a_cast_that_nothing_bounds_is_refused_where_a_value_has_no_integer(oracle: Oracle) -> None:
+    text = TO_WHOLE.replace("DIVIDED", "/ scale").replace("ct.minimum(ct.maximum(value, -128.0), 127.0)", "value * 1e9")
+    unbounded = f32("unbounded", "M, N = 48, 96\nx: f32[M, N]\ns: f32[N]\ny = Cast((x / s + 0.5) * 1e9, i32)")
+    _, verdict = judged(text, unbounded, oracle)
+    assert (verdict.status, verdict.error_class) == (Status.UNSAFE, "undefined-value"), verdict.message
+
+
 def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:
     task = f32("tf", "precision: tf32\nM, N, K = 64, 48, 512\nx: f32[M, K]\ny = Linear(x, N, θ.p)")
     text = source("linear").replace(*MMA)

@@ -22,6 +22,7 @@ from evaluator.tileir.ir import Op, TileType
 from evaluator.tileir.ops_float import FLOAT_OPS
 from evaluator.tileir.ops_int import INT_OPS
 from evaluator.tileir.ops_mma import MMA_OPS
+from evaluator.tileir.rounding import addcmul_is_fused
 
 ALL = {**FLOAT_OPS, **INT_OPS, **MMA_OPS}
 INTEGERS = {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
@@ -240,6 +241,25 @@ def test_half_precision_arithmetic_is_the_correct_rounding_of_the_exact_result(
             assert side(y) <= 0 < side(down), (values, y)
         else:
             assert side(y) >= 0 > side(up), (values, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_torchs_multiply_add_counts_as_fused_only_where_it_rounds_once(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addcmul_is_fused.cache_clear()
+    try:
+        fused = addcmul_is_fused(dtype)
+        a, b, c = (torch.randn(1000, dtype=dtype) for _ in range(3))
+        terms = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+        exact = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in terms]
+        once = torch.tensor(exact, dtype=torch.float64).to(dtype)  # of float32 rounded twice: the same, but for chance
+        assert not fused or torch.equal(torch.addcmul(c, a, b), once)
+        addcmul_is_fused.cache_clear()
+        monkeypatch.setattr(torch, "addcmul", lambda c, a, b: a * b + c)
+        assert not addcmul_is_fused(dtype)
+    finally:
+        addcmul_is_fused.cache_clear()
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16", "f32", "f64"])

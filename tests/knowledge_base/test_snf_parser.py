@@ -179,6 +179,8 @@ ERRORS = [
     ("y = Sum(x, keepdim=True)", 3, 20, "Sum has no keepdim", "keepdims"),
     ("y = GELU(x, approximate='tan')", 3, 25, "approximate can't be", '"tanh" or "none"'),
     ("d: f64[N]\ny = x * Sum(d)", 4, 9, "sum gives one f64 value of an array", ""),
+    ("i: i32[N]\ny = i + 3000000000", 4, 5, "3000000000 is no i32: Cast the array to i64", ""),
+    ("i: i64[N]\ny = i ** -1", 4, 5, "integers have no power -1: Cast to f32 before it", ""),
     ("y = Mask_Causal", 3, 1, "this can't be given a name", ""),
     ("y = GELU(Mask_Causal)", 3, 10, "Mask_Causal stands for nothing here", "scores + Mask_Causal"),
     ("y = x if M else x", 3, 5, "SNF has no if: use Where", ""),

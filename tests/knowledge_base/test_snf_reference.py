@@ -108,6 +108,19 @@ def test_comparisons_are_numpys() -> None:
     ]  # fmt: skip
 
 
+def test_what_becomes_an_integer_can_be_moved_by_its_rounding_error() -> None:
+    graph = parse("N = 4\na: f32[N]\nc = Cast(a, i32)\nd = Cast(a > 1, i32)\noutputs = c, d")
+    a = torch.tensor([3.0, -3.0, 2.5, torch.nextafter(torch.tensor(3.0), torch.tensor(0.0)).item()])
+    sides = [reference.run(graph, {"a": a}, moved=moved)["c"].tolist() for moved in (-2.0, 0.0, 2.0)]
+    assert sides == [[2, -2, 2, 2], [3, -3, 2, 2], [3, -3, 2, 3]]
+    for value in (math.nan, math.inf, 2.0**31, -(2.0**31) - 256):
+        beyond = {"a": torch.tensor([0.0, 1.0, value, 2.0])}
+        with pytest.raises(reference.Undefined):
+            reference.run(graph, beyond, moved=2.0)
+        reference.run(graph, beyond)  # unmoved it is whatever torch makes of it
+    assert reference.run(graph, {"a": torch.tensor([-(2.0**31)] * 4)}, moved=2.0)["c"].tolist() == [-(2**31)] * 4
+
+
 def test_the_yardstick_is_eager_torch_op_by_op_in_the_stored_dtype() -> None:
     torch.manual_seed(0)
     task = everyday("linear_gelu", M=5, N=7, K=11)

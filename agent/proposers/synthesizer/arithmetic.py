@@ -6,6 +6,7 @@ digits written in one line, are helpers printed above the kernel that uses them.
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 CT_DTYPES = {
@@ -53,12 +54,33 @@ INTEGER = {
     "square": "{0} * {0}",
 }
 
-_GELU_TANH = '''
-def gelu(x):
+
+def literal(value: float, dtype: str) -> str:
+    """``value`` as source text, of the kind (float or int) that ``dtype`` wants; infinities and NaN by name."""
+    if dtype == "bool":
+        return str(bool(value))
+    if dtype in ("i32", "i64") and float(value).is_integer():
+        return f"({int(value)})" if value < 0 else str(int(value))
+    value = float(value)
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INF" if value > 0 else "(-INF)"
+    if dtype == "f64" and ctypes.c_float(value).value != value:
+        # cuTile takes a number in Python for a float32; whole numbers keep all of their bits
+        fraction, exponent = math.frexp(value)
+        return f"(ct.astype({int(fraction * 2**53)}, {CT_DTYPES[dtype]}) * {2.0 ** (exponent - 53)!r})"
+    return f"({value!r})" if value < 0 or math.copysign(1, value) < 0 else repr(value)
+
+
+def _gelu_tanh(name: str, dtype: str) -> str:
+    return f'''
+def {name}(x):
     """x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), as x sigmoid(2u): nothing cancels where tanh is near -1."""
-    u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    u = {literal(0.7978845608028654, dtype)} * (x + {literal(0.044715, dtype)} * x * x * x)
     return x / (1.0 + ct.exp(-2.0 * u))
 '''
+
 
 # Our own fit: weighted least squares at Chebyshev nodes, reweighted towards minimax (Lawson, 1961), in float32:
 # erf(x)/x - 1 in x^2 on [0, 1] (error 1.2e-9) and log(erfc(x)) on [1, 4] (2.1e-11 of erf).  Run in float32 it has an
@@ -118,7 +140,8 @@ def sigmoid_approx(x):
 '''
 
 HELPERS = {
-    "gelu": (_GELU_TANH, ()),
+    "gelu": (_gelu_tanh("gelu", "f32"), ()),
+    "gelu_f64": (_gelu_tanh("gelu_f64", "f64"), ()),
     "erf": (_ERF, ()),
     "gelu_erf": (_GELU_ERF, ("erf",)),
     "gelu_approx": (_GELU_APPROX, ()),
@@ -135,20 +158,6 @@ APPROXIMATE = {
     "silu": "silu_approx({0})",
     "sigmoid": "sigmoid_approx({0})",
 }
-
-
-def literal(value: float, dtype: str) -> str:
-    """``value`` as source text, of the kind (float or int) that ``dtype`` wants; infinities and NaN by name."""
-    if dtype == "bool":
-        return str(bool(value))
-    if dtype in ("i32", "i64") and float(value).is_integer():
-        return f"({int(value)})" if value < 0 else str(int(value))
-    value = float(value)
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INF" if value > 0 else "(-INF)"
-    return f"({value!r})" if value < 0 or math.copysign(1, value) < 0 else repr(value)
 
 
 def powers(exponent: float) -> str | None:

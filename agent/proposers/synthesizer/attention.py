@@ -9,7 +9,7 @@ import math
 
 from kernels_generated.runtime.expr import product, symbols
 
-from .arithmetic import CT_DTYPES
+from .arithmetic import CT_DTYPES, literal
 from .body import Tile
 from .groups import Group
 from .index import Axis, along, broadcast_at
@@ -132,19 +132,21 @@ class _Attention:
     def _factor(self) -> str:
         """What scores are multiplied by so that exp2 serves for exp: scale * log2(e)."""
         if self.scale is None:
-            return repr(LOG2E)
+            return literal(LOG2E, self.work)
         value, how = self.scale
         widths = {s for e in (self.depth.extent, self.columns.extent) for s in symbols(e)}
         folded = self.writer.number(value, widths)
-        if folded is not None and value.op != "const":  # of what the tiles' sizes fix anyway: a constant
+        # Of what the tiles' sizes fix anyway: a constant, if float32 holds it.
+        if folded is not None and value.op != "const" and self.work == "f32":
             self.setup.append(f"FACTOR = {LOG2E} {how} {folded}  # exp(scale * s) = exp2(FACTOR * s)")
             return self.writer.constant("FACTOR")
         tile = self.writer.emit(value, (), (self.rows, self.keys))
         if tile.dtype == "const":
             number = float(tile.text)
-            return repr(number * LOG2E if how == "*" else LOG2E / number)
+            return literal(number * LOG2E if how == "*" else LOG2E / number, self.work)
         self.writer.comment("exp(scale * s) = exp2(factor * s)")
-        self.writer.line(f"factor = {tile.text} * {LOG2E}" if how == "*" else f"factor = {LOG2E} / {tile.text}")
+        log2e = literal(LOG2E, self.work)
+        self.writer.line(f"factor = {tile.text} * {log2e}" if how == "*" else f"factor = {log2e} / {tile.text}")
         return "factor"
 
     def _reach_lines(self) -> None:

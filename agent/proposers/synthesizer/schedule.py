@@ -9,6 +9,7 @@ covered, and what fuses is decided by the graph alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from .primitives import ELEMENTWISE, SOURCES, VIEWS, Prim, accumulator_dtype, fr
 
 # A head wider than this (at the sample sizes) does not fit beside its accumulator: scores go through memory instead.
 WIDEST_HEAD = 256
+MOST_IN_A_ROW = 2**31  # elements (at the sample sizes): cuTile counts along an axis in 32 bits
 MAX_SIDE_BY_SIDE = 4  # matmuls of one kernel, each with its own code
 
 
@@ -81,9 +83,12 @@ class _Scheduler:
             if buffer not in self.filled:
                 self._store_output(self.rewrite(value), buffer)
         for group in self.groups:
-            if group.kind == "map":
+            if group.kind == "map" and self._count(group.stores[0].value) < MOST_IN_A_ROW:
                 see_flat(group, self.exact)
         return Schedule(self.groups, self.workspaces, self.made)
+
+    def _count(self, value: Prim) -> int:
+        return math.prod(evaluate(size, self.sizes) for size in value.shape)
 
     def _count_readers(self) -> dict[Prim, list[Prim]]:
         readers: dict[Prim, list[Prim]] = {}

@@ -158,7 +158,8 @@ class KernelWriter(Body):
         op = value.op
         if op == "gelu":
             exact = value.attr("approximate") == "none"
-            return f"{self.helper('gelu_erf' if exact else 'gelu_approx' if self.approximate else 'gelu')}({{0}})"
+            close = "gelu_f64" if work == "f64" else "gelu"
+            return f"{self.helper('gelu_erf' if exact else 'gelu_approx' if self.approximate else close)}({{0}})"
         if op == "erf":
             return f"{self.helper('erf')}({{0}})"
         if op == "pow" and args[1].dtype == "const":
