@@ -71,7 +71,26 @@ class Hang:
     seconds: float
 
 
-Answer = Say | Fail | Hang
+@dataclass(frozen=True)
+class Raw:
+    """A page that comes in parts as they are, with a pause after each."""
+
+    parts: tuple[bytes, ...]
+    kind: str = "text/event-stream"
+    pause: float = 0.0
+
+
+Answer = Say | Fail | Hang | Raw
+
+
+def events(*documents: Mapping[str, Any]) -> bytes:
+    """Server-sent events, as answers are streamed."""
+    return b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in documents)
+
+
+def piece(content: Any = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """A part of a streamed answer."""
+    return {"choices": [{"index": 0, "delta": {"content": content, **more}, "finish_reason": finish}]}
 
 
 def error(message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -132,6 +151,16 @@ class ModelServer:
         if isinstance(answer, Hang):
             time.sleep(answer.seconds)
             to.close_connection = True
+        elif isinstance(answer, Raw):
+            to.send_response(200)
+            to.send_header("content-type", answer.kind)
+            to.send_header("connection", "close")
+            to.end_headers()
+            to.close_connection = True
+            for part in answer.parts:
+                to.wfile.write(part)
+                to.wfile.flush()
+                time.sleep(answer.pause)
         elif isinstance(answer, Fail):
             text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
             _page(to, answer.status, answer.kind, text, answer.headers)

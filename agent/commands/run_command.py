@@ -259,10 +259,10 @@ def _started(
 
 
 def _resume(store: Store, run_id: str, asked: RunOptions, device: str) -> Begun:
-    """A run that stopped: its target as it was, its options; rounds, minutes and jobs as they are asked for now.
+    """A run that stopped: its target as it was, its options; minutes and jobs as they are asked for now.
 
-    What it may spend in all stays, unless that is asked for anew, too.  It goes on where it began, with or without a
-    GPU: times of both kinds do not compare.
+    Rounds and what it may spend in all stay, unless they are asked for anew.  It goes on where it began, with or
+    without a GPU: times of both kinds do not compare.
     """
     path = find_run(run_id)
     before = store.run(path.name)
@@ -274,10 +274,10 @@ def _resume(store: Store, run_id: str, asked: RunOptions, device: str) -> Begun:
     check_cluster(asked.cluster, where)
     record = store.resume_run(path.name)
     options = RunOptions(**record.options)
-    names = ("model", "budget_tokens", "budget_usd", "prices", "record", "search_seconds")
+    names = ("model", "rounds", "budget_tokens", "budget_usd", "prices", "record", "search_seconds")
     now = {name: getattr(asked, name) for name in names}
     options = replace(
-        options, rounds=asked.rounds, budget_minutes=asked.budget_minutes, jobs=asked.jobs, cluster=asked.cluster,
+        options, budget_minutes=asked.budget_minutes, jobs=asked.jobs, cluster=asked.cluster,
         **{name: value for name, value in now.items() if value is not None},
     )  # fmt: skip
     try:

@@ -10,6 +10,7 @@ from knowledge_base.errors import UserError
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"  # what is sent to an endpoint of one's own that wants no key
+SHORTEST_SECRET = 8  # characters; what is shorter is a word that an endpoint of one's own takes for a key
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Access:
         """``text`` without the key and without what the address leaves out."""
         parts = urlsplit(self.base_url)
         for secret in (self.key, parts.password, parts.query):
-            if secret and secret != NO_KEY:
+            if secret and len(secret) >= SHORTEST_SECRET:
                 text = text.replace(secret, "***")
         return text
 

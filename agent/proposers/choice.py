@@ -75,8 +75,8 @@ def choose(
 
     ``auto`` is openai where OPENAI_API_KEY or OPENAI_BASE_URL is set and ``--model`` or OPENAI_MODEL names a model;
     otherwise the synthesizer.  tokens, usd: budgets of a language model.  prices: a file with prices of models.
-    Raises UserError for an unknown name, for openai without one of them, for a budget in dollars where the model has no
-    price, and for budgets where no model is asked.
+    Raises UserError for an unknown name, for openai or a model without one of them, for a budget in dollars where the
+    model has no price, and for budgets where no model is asked.
     """
     environment = os.environ if environment is None else environment
     if name not in NAMES:
@@ -90,9 +90,9 @@ def choose(
     found = access(model, environment)
     if isinstance(found, Access):
         return Choice("openai", f"{found.model} at {found.address}", _model(found, tokens, usd, prices))
-    if name == "openai":
+    if name == "openai" or model:
         raise UserError(
-            f"--proposer openai: {found}",
+            f"--proposer openai: {found}" if name == "openai" else f"--model {model}: {found}",
             "Set OPENAI_API_KEY (or OPENAI_BASE_URL for an endpoint of your own) and name a model: --model NAME. "
             "The synthesizer needs neither.",
         )

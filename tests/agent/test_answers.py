@@ -28,6 +28,10 @@ OTHER = "def launch(stream):\n    raise ValueError\n"
         f"```python\n{FILE}```\nUse it like this:\n```python\nlaunch(s, x, y)\n```",
         f"```python\n{FILE}```".replace("\n", "\r\n"),
         f"I think so, and ```python\n{OTHER}```\n</think>\n```python\n{FILE}```",  # the mark was in the template
+        "1. A file:\n\n   ```python\n"
+        + "".join(f"   {line}\n" for line in FILE.splitlines())
+        + "   ```\n\n2. That's it.",
+        f"```python\n{OTHER}\n```\nand\n~~~py\n{FILE}~~~",
         f"This adds:\n\n{FILE}",
         f"This adds:\n\n{FILE}\nIt is fast, isn't it?\n\nUse it well.",
         json.dumps({"file": FILE}),
@@ -43,6 +47,12 @@ OTHER = "def launch(stream):\n    raise ValueError\n"
 )
 def test_the_file_is_found(text: str) -> None:
     assert source_of(text) == (FILE, "")
+
+
+def test_fences_in_a_docstring_end_no_file() -> None:
+    told = '"""Like this:\n\n```python\nlaunch(s, x, y)\n```\n"""\n' + FILE
+    for text in (f"```python\n{told}```", f"So:\n```python\n{OTHER}```\nBetter:\n```\n{told}```\nIt is `fast`."):
+        assert source_of(text) == (told, "")
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,8 @@ def test_a_shape_that_makes_no_sense_is_refused(text: str) -> None:
 def test_auto_picks_openai_only_with_an_endpoint_and_a_model_and_says_why() -> None:
     assert "OPENAI_API_KEY" in choose("auto", None, {}).why
     assert "names a model" in choose("auto", None, {"OPENAI_API_KEY": "k"}).why
+    with pytest.raises(UserError, match="--model m: neither OPENAI_API_KEY nor OPENAI_BASE_URL is set"):
+        choose("auto", "m", {})
     assert "names a model" in choose("auto", None, {"OPENAI_BASE_URL": "http://localhost"}).why
     both = choose("auto", "some-model", {"OPENAI_API_KEY": "k"})
     assert "some-model" in both.why

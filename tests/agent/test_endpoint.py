@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
-from model_server import Answer, Fail, Hang, ModelServer, Say, error
+from model_server import Answer, Fail, Hang, ModelServer, Raw, Say, error, events, piece
 
 from agent.proposers.access import Access
 from agent.proposers.language_model import endpoint
@@ -156,6 +159,126 @@ def test_an_option_that_the_endpoint_does_not_know_is_spelled_otherwise_from_the
     assert (server.asked[2].body.get("max_tokens") or server.asked[2].body["max_completion_tokens"]) == 100
 
 
+def test_requests_of_one_moment_learn_from_one_refusal() -> None:
+    both = Barrier(2)
+
+    def answer(asked: Any) -> Answer:
+        if "max_tokens" in asked.body:
+            both.wait(10)
+            return Fail(400, error("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."))
+        return Say("yes")
+
+    with ModelServer(answer) as server, ThreadPoolExecutor() as pool:
+        model = Endpoint(Access(server.url, KEY, "m"))
+        asking = [pool.submit(model.ask, BODY) for _ in range(2)]
+        assert [one.result().status for one in asking] == [Answered.ANSWERED] * 2
+
+
+TOO_MANY = [  # how OpenAI, Groq, DeepSeek, Anthropic and Google say it, with what they allow
+    ("max_tokens is too large: 32000. This model supports at most 16384 completion tokens, you provided 32000.", 16384),
+    ("`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than it", 8192),
+    ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192),
+    ("max_tokens: 32000 > 8,192, which is the maximum allowed number of output tokens for m-3-20240307", 8192),
+    ("Unable to submit request: maxOutputTokens max_tokens must be in range 1 (inclusive) to 8193 (exclusive)", 8192),
+]
+
+
+@pytest.mark.parametrize(("said", "allowed"), TOO_MANY)
+def test_an_answer_may_be_as_long_as_the_endpoint_says(said: str, allowed: int) -> None:
+    def answer(asked: Any) -> Answer:
+        return Fail(400, error(said)) if asked.body["max_tokens"] > allowed else Say("yes")
+
+    with ModelServer(answer) as server:
+        model = Endpoint(Access(server.url, KEY, "m"))
+        statuses = [model.ask(BODY | {"max_tokens": most}).status for most in (32_000, 32_000, 300)]
+    assert statuses == [Answered.ANSWERED] * 3
+    assert [asked.body["max_tokens"] for asked in server.asked] == [32_000, allowed, allowed, 300]
+    assert model.most == allowed
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Your organization must be verified to stream this model. (param: stream)", "stream"),
+        ("Unsupported value: 'messages[0].role' does not support 'system' with this model.", "system"),
+        ("System role not supported", "system"),
+    ],
+)
+def test_a_stream_or_a_role_that_the_endpoint_does_not_have_is_done_without(said: str, name: str) -> None:
+    def answer(asked: Any) -> Answer:
+        roles = [message["role"] for message in asked.body["messages"]]
+        return Fail(400, error(said)) if asked.body.get(name) or name in roles else Say("yes")
+
+    messages = [{"role": "system", "content": "Write."}, {"role": "user", "content": "hello"}]
+    with ModelServer(answer) as server:
+        reply = Endpoint(Access(server.url, KEY, "m")).ask(BODY | {"messages": messages})
+    assert (reply.status, reply.text, reply.tokens_out) == (Answered.ANSWERED, "yes", 200)
+    assert "Write." in str(server.asked[1].body["messages"])
+
+
+def test_a_prompt_that_a_filter_holds_back_is_one_refusal_and_costs_nothing() -> None:
+    said = "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."
+    reply = ask(Fail(400, error(said, "content_filter")))
+    assert (reply.status, reply.tokens_in, reply.tokens_out) == (Answered.REFUSED, 0, 0)
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "no"}]}
+BLANKS = Raw((b" ",) * 100, "application/json", 0.05)
+ALIVE = Raw((b": still working\n\n",) * 100, pause=0.05)
+
+
+@pytest.mark.parametrize("answer", [ALIVE, BLANKS], ids=["comments", "blanks"])
+def test_signs_of_life_are_no_answer(answer: Answer) -> None:
+    start = time.monotonic()
+    assert ask(answer, seconds=0.5).status is Answered.TIMEOUT
+    begun = time.monotonic()
+    assert ask(answer, stop=lambda: time.monotonic() - begun > 0.5).status is Answered.CUT
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "text"),
+    [
+        (events(piece("half of "), {"error": {"message": "overloaded"}}), Answered.CUT, "half of "),
+        (events(piece(reasoning_content="so"), {"error": {"message": "overloaded"}}), Answered.CUT, ""),
+        (events(piece("half of ")) + b"data: {nonsense\n\n", Answered.CUT, "half of "),
+        (events(piece("caf")) + b'data: {"choices": [{"delta": {"content": "\xe9"}}]}\n\n', Answered.CUT, "caf\ufffd"),
+        (events(piece("yes")) + b"data: [DONE]\n\n", Answered.ANSWERED, "yes"),
+        (events(piece("yes"), piece(finish="stop")), Answered.ANSWERED, "yes"),
+        (events(piece("yes", "stop")).replace(b"\n", b"\r\n"), Answered.ANSWERED, "yes"),
+        (b"event: message\nid: 1\nretry: 3\n" + events(piece("yes", "stop")), Answered.ANSWERED, "yes"),
+        (events(piece([THOUGHT, {"type": "text", "text": "yes"}], "stop")), Answered.ANSWERED, "yes"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_a_stream_is_read_as_it_comes(document: bytes, status: Answered, text: str, kind: str) -> None:
+    for parts in ((document,), tuple(document[i : i + 7] for i in range(0, len(document), 7))):
+        reply = ask(Raw(parts, kind))
+        assert (reply.status, reply.text) == (status, text)
+
+
+@pytest.mark.parametrize("content", ["yes", [THOUGHT, {"type": "text", "text": "yes"}]])
+@pytest.mark.parametrize("kind", ["text/plain", "text/event-stream"])
+def test_an_answer_in_one_piece_is_known_by_itself(content: Any, kind: str) -> None:
+    document = {"choices": [{"message": {"role": "assistant", "content": content}}], "usage": USAGE}
+    reply = ask(Raw((json.dumps(document, indent=1).encode(),), kind))
+    assert (reply.status, reply.text, reply.tokens_out) == (Answered.ANSWERED, "yes", 7)
+
+
+@pytest.mark.parametrize("begin", [b'{"choices": [{"message": {"content": "', b'data: {"a": "', b"page\n"])
+def test_a_document_without_end_is_ended(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "LONGEST_LINE", 100_000)
+    reply = ask(Raw((begin, *(b"x" * 10_000 + b"\n" * (begin[-1:] == b"\n"),) * 100)))
+    assert reply.status is Answered.TRUNCATED
+
+
+def test_counts_that_cannot_be_are_none() -> None:
+    assert ask(Say("yes", usage=(0, 0, 0))).tokens_out is None
+    assert ask(Say("yes", usage=(1000, 0, 0))).tokens_out is None
+    assert ask(Say("", usage=(1000, 0, 0))).tokens_out == 0
+
+
 def test_an_endpoint_that_refuses_every_spelling_is_not_asked_for_ever() -> None:
     def answer(asked: Any) -> Answer:
         names = "max_tokens, max_completion_tokens, stream_options"
@@ -178,3 +301,13 @@ def test_what_an_address_hides_is_not_shown() -> None:
     hidden = Access("https://user:pass-word-9@host.example:8443/v1?api-version=secret-7", KEY, "m")
     assert hidden.address == "https://host.example:8443/v1"
     assert hidden.scrubbed("pass-word-9 api-version=secret-7") == "*** ***"
+
+
+def test_a_word_that_stands_for_a_key_stays_in_the_kernel() -> None:
+    """Endpoints of one's own take any key: "x", "none", "ollama"."""
+    assert Access("http://localhost:8000/v1", "ollama", "m").scrubbed("x = ollama + 1") == "x = ollama + 1"
+
+
+def test_a_page_is_told_without_its_looks() -> None:
+    page = "<html><head><title>t</title></head><style>body{color:red}</style><h1>502 Bad Gateway</h1></html>"
+    assert ask(Fail(502, page, kind="text/html")).said == "HTTP 502: 502 Bad Gateway"

@@ -368,11 +368,11 @@ def test_a_run_that_waits_for_an_answer_can_be_interrupted_and_goes_on(
         assert time.monotonic() - start < 10
         assert (first.returncode, "--resume" in err) == (130, True)
         (folder,) = (tmp_path / "runs").glob("*add*")
-        second = agent(server.url, "run", "--resume", folder.name, "--model", "a-model", "--rounds", "1", "--json")
+        second = agent(server.url, "run", "--resume", folder.name, "--json")
         out, err = second.communicate(timeout=60)
         assert second.returncode == 0, err
     document = json.loads(out)
-    # Those that were left are not forgotten; the last one asks what the answers taught.
+    # Those that were left are not forgotten, nor are the model and its one round; the last one asks what was learnt.
     assert document["asked"]["outcomes"] == {"sent": 2, "answered": 3}
     most = [a.body["max_tokens"] + len(a.prompt) for a in server.asked[:2]]
     assert document["asked"]["charged_tokens"] > sum(most)

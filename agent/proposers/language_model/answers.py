@@ -9,10 +9,11 @@ and changes to the file that it was shown, as SEARCH and REPLACE or as a unified
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import json_repair
@@ -22,11 +23,9 @@ from knowledge_base.records import Answered, LlmCall
 
 from .edits import applied, diffs, is_edit, searches
 
-# ``` or ~~~ with any word behind it, to the same fence at the beginning of a line, or to the end of the text.  Nothing
-# here is tried twice (the fence is possessive): an answer of a million backticks takes no time.
-_BLOCK = re.compile(
-    r"^(?P<fence>`{3,}+|~{3,}+)(?P<kind>[^\n]*)\n(?P<text>.*?)(?P<end>^(?P=fence)|\Z)", re.MULTILINE | re.DOTALL
-)
+# ``` or ~~~ at the beginning of a line, or indented below an item of a list, with any word behind it.  Nothing here is
+# tried twice (the marks are possessive): an answer of a million backticks takes no time.
+_FENCE = re.compile(r"^(?P<indent>[ \t]{0,12}+)(?P<marks>`{3,}+|~{3,}+)(?P<kind>[^\n]*)\n?", re.MULTILINE)
 _THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 # Where the endpoint's template has the opening mark, the answer begins inside of the thoughts.
 _BEGUN = re.compile(r"\A(?:(?!<think).)*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
@@ -37,6 +36,9 @@ _OBJECT = re.compile(r"\{\s*[\"']\w+[\"']\s*:")
 LONGEST = 60_000  # characters of a file: twenty times what a kernel has, and its author is shown all of it again
 REPAIRED = 12_000  # characters of broken JSON: its repair may take quadratic time, two seconds at this length
 DIFFS = ("diff", "patch")  # words behind the fence of a unified diff
+PYTHON = ("", "py", "python", "python3")  # words behind the fence of a file
+FENCES = 4  # of a block's possible ends that are looked at …
+MOST_TRIED = 40  # … and of all blocks'
 PARAGRAPHS = 8  # of prose behind a file that stands in no block
 TOO_LONG = f"The file in your last answer has more than {LONGEST} characters. Write a short one."
 NOTHING = "Your last answer holds no Python file."
@@ -120,8 +122,42 @@ def _said(text: str) -> str:
 
 
 def _blocks(text: str) -> list[_Block]:
-    found = _BLOCK.finditer(text)
-    return [_Block(match["kind"].strip().lower(), match["text"], bool(match["end"])) for match in found]
+    """The fenced parts: each to the next line that begins with the same marks, or to the end of the text.
+
+    Python goes on over such a line where only so it is Python: a docstring may hold fences, too.
+    """
+    fences = list(_FENCE.finditer(text))
+    found: list[_Block] = []
+    tried = number = 0
+    while number < len(fences):
+        begin = fences[number]
+        kind, indent = begin["kind"].strip().lower(), begin["indent"]
+        ends = (i for i in range(number + 1, len(fences)) if _closes(fences[i], begin))
+        end = next(ends, None)
+        inside = text[begin.end() : None if end is None else fences[end].start()]
+        block = _Block(kind, _dedented(inside, indent), end is not None)
+        if end is not None and kind in PYTHON and tried < MOST_TRIED and not is_python(block.text):
+            for further in itertools.islice(ends, FENCES):
+                longer = text[begin.end() : fences[further].start()]
+                tried += 1
+                if len(longer) > LONGEST:
+                    break
+                if is_python(longer := _dedented(longer, indent)):
+                    block, end = replace(block, text=longer), further
+                    break
+        found.append(block)
+        if end is None:
+            break
+        number = end + 1
+    return found
+
+
+def _closes(fence: re.Match[str], begin: re.Match[str]) -> bool:
+    return fence["marks"].startswith(begin["marks"]) and len(fence["indent"]) <= len(begin["indent"]) + 3
+
+
+def _dedented(text: str, indent: str) -> str:
+    return re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) if indent else text
 
 
 def _in_json(parts: list[_Block]) -> Iterator[str]:

@@ -68,7 +68,7 @@ def charged(calls: Iterable[LlmCall], price: Price | None) -> Spent:
 
 
 def _charged(call: LlmCall, price: Price | None) -> Spent:
-    if call.status.turned_away and not call.text:
+    if call.status.turned_away and not call.text and call.tokens_in is None:
         return Spent()
     if call.status.broken_off or call.tokens_in is None or call.tokens_out is None:
         return worst_case(call.request, price)

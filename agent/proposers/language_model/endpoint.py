@@ -1,17 +1,16 @@
 """One request to an endpoint, and what came back, whatever it was: an answer or a failure, never an exception.
 
 Answers are streamed, so that a run can be stopped inside one, and a silent connection is noticed.  Endpoints differ in
-what they know of the protocol; where one refuses an option of ours by name, it is left out or spelled in the other way
-from then on.
+what they know of the protocol: :mod:`.dialect`.  The SDK sends; what comes is read here, part by part, as its reader
+goes on for as long as an endpoint sends signs of life, and keeps whatever it sends.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,33 +21,54 @@ import openai
 from agent.proposers.access import OPENAI, Access
 from knowledge_base.records import Answered
 
+from .dialect import Dialect
 from .reply import Reply
 
 CONNECT_S = 15.0
 SILENCE_S = 300.0  # between two parts of an answer; a model that thinks before it writes says nothing for minutes
 LONGEST_S = 1800.0  # for a whole answer
 LONGEST_ANSWER = 1_000_000  # characters; what goes on longer is no kernel
+LONGEST_LINE = 8 * LONGEST_ANSWER  # bytes of an answer in one piece, or of one part of another: JSON may escape them
+
+
+class _Ended(Exception):
+    """An answer that is not read to its end, for a reason of ours."""
+
+    def __init__(self, status: Answered, said: str) -> None:
+        super().__init__(said)
+        self.status, self.said = status, said
 
 
 @dataclass
 class _Gathered:
-    """An answer so far."""
+    """An answer so far.  begun: the model has written something, if only thoughts."""
 
     parts: list[str] = field(default_factory=list)
     length: int = 0
     refusal: str = ""
     finish: str = ""
     usage: Any = None
+    begun: bool = False
 
-    def add(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
-        text = delta.get("content")
-        if isinstance(text, str):
+    def add(self, document: Mapping[str, Any], message: str) -> None:
+        """A part of the answer (``message``: delta), or all of it (message)."""
+        for choice in (document.get("choices") or [])[:1]:
+            said = choice.get(message) or {}
+            text = _text(said.get("content"))
             self.parts.append(text)
             self.length += len(text)
-        refusal = delta.get("refusal")
-        self.refusal += refusal if isinstance(refusal, str) else ""
-        finish = choice.get("finish_reason")
-        self.finish = finish if isinstance(finish, str) else self.finish
+            refusal, finish = said.get("refusal"), choice.get("finish_reason")
+            self.refusal += refusal if isinstance(refusal, str) else ""
+            self.finish = finish if isinstance(finish, str) else self.finish
+            self.begun = self.begun or any(value for name, value in said.items() if name != "role")
+        self.usage = document.get("usage") or self.usage
+
+
+def _text(content: Any) -> str:
+    """What a message says, without the thoughts that some endpoints put beside it."""
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
 
 
 class Endpoint:
@@ -59,9 +79,12 @@ class Endpoint:
         timeout = openai.Timeout(SILENCE_S, connect=CONNECT_S)
         # Retries are the caller's: each one is recorded, and counts against the budget.
         self._client = openai.OpenAI(api_key=access.key, base_url=access.base_url, max_retries=0, timeout=timeout)
-        self._lock = threading.Lock()
-        self._limit = "max_completion_tokens" if access.address == OPENAI else "max_tokens"
-        self._left_out: set[str] = set()
+        self._dialect = Dialect("max_completion_tokens" if access.address == OPENAI else "max_tokens")
+
+    @property
+    def most(self) -> int | None:
+        """Tokens that an answer may have at most, if the endpoint has said so."""
+        return self._dialect.most
 
     def ask(
         self, body: Mapping[str, Any], stop: Callable[[], bool] = lambda: False, seconds: float = float("inf")
@@ -72,92 +95,36 @@ class Endpoint:
         """
         end = time.monotonic() + min(seconds, LONGEST_S)
         while True:
-            sent = self._spelled(body)
+            sent = self._dialect.spelled(body)
             try:
                 return self._clean(self._asked(sent, stop, end))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                if not self._adapted(error, sent):
-                    return self._clean(_failure(error))
+                failure = _failure(error)
+                said = f"{error.param or ''} {failure.said}"
+                if failure.status is not Answered.BAD_REQUEST or not self._dialect.learnt(body, sent, said):
+                    return self._clean(failure)
             except openai.OpenAIError as error:
                 return self._clean(_failure(error))
-            except httpx2.HTTPError as error:  # inside an answer that came in one piece
-                said = f"the connection ended inside the answer: {_cause(error)}"
-                return self._clean(Reply(Answered.CUT, said=said))
-            except (ValueError, TypeError, AttributeError, LookupError) as error:  # not what the protocol says
-                said = f"the endpoint's answer can't be read: {type(error).__name__}: {error}"
-                return self._clean(Reply(Answered.NO_ENDPOINT, said=said))
-
-    # ------------------------------------------------------------------------------------------------ requests
-
-    def _spelled(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The request as this endpoint takes it."""
-        with self._lock:
-            sent = {**body, "stream": True, "stream_options": {"include_usage": True}}
-            sent[self._limit] = sent.pop("max_tokens")
-            return {name: value for name, value in sent.items() if name not in self._left_out}
-
-    def _adapted(self, error: openai.APIStatusError, sent: Mapping[str, Any]) -> bool:
-        """Whether the endpoint refused an option of ours by its name, which is now spelled differently or left out."""
-        said = f"{error.param or ''} {_told(error)}"
-        with self._lock:
-            for name in ("max_completion_tokens", "max_tokens", "stream_options"):
-                refused = re.search(rf"(?<!\w){name}(?!\w)", said) and re.search(
-                    "unsupported|not supported|unknown|unrecogni[sz]ed|not permitted|extra|unexpected|invalid",
-                    said,
-                    re.I,
-                )
-                if not refused or name not in sent or name in self._left_out:
-                    continue
-                if name == self._limit:
-                    other = "max_tokens" if name == "max_completion_tokens" else "max_completion_tokens"
-                    if other in self._left_out:
-                        return False  # an answer without a limit may cost anything
-                    self._limit = other
-                self._left_out.add(name)
-                return True
-        return False
 
     def _asked(self, sent: Mapping[str, Any], stop: Callable[[], bool], end: float) -> Reply:
         silence = min(SILENCE_S, max(1.0, end - time.monotonic()))
         timeout = openai.Timeout(silence, connect=min(CONNECT_S, silence))
         gathered = _Gathered()
-        with self._client.chat.completions.create(**sent, timeout=timeout) as stream:
-            kind = stream.response.headers.get("content-type", "")
-            if "json" in kind:  # an endpoint that does not stream
-                _whole(json.loads(stream.response.read()), gathered)
-            else:
-                try:
-                    ended = self._streamed(stream, stop, end, gathered)
-                    if ended is not None:
-                        return ended
-                except openai.APITimeoutError as error:
-                    return _reply(
-                        Answered.TIMEOUT, gathered, f"no part of the answer for {silence:g} s: {error.message}"
-                    )
-                except openai.APIConnectionError as error:
-                    return _reply(Answered.CUT, gathered, f"the connection ended inside the answer: {_cause(error)}")
-                if not gathered.finish:
-                    if not gathered.parts and "event-stream" not in kind:
-                        said = f"what answers there sends {kind or 'something'}, not an answer of a model"
-                        return Reply(Answered.NO_ENDPOINT, said=said)
-                    return _reply(Answered.CUT, gathered, "the connection ended before the answer did")
+        completions = self._client.chat.completions.with_streaming_response
+        with completions.create(**sent, timeout=timeout) as response:
+            try:
+                _read(_lines(response.iter_bytes(), stop, end), gathered)
+            except _Ended as ended:
+                return _reply(ended.status, gathered, ended.said)
+            except httpx2.TimeoutException as error:
+                said = f"no part of the answer for {silence:g} s: {_cause(error)}"
+                return _reply(Answered.TIMEOUT, gathered, said)
+            except httpx2.HTTPError as error:
+                return _reply(Answered.CUT, gathered, f"the connection ended inside the answer: {_cause(error)}")
+            except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+                said = f"the endpoint's answer can't be read: {type(error).__name__}: {error}"
+                return _reply(Answered.CUT if gathered.begun else Answered.NO_ENDPOINT, gathered, said)
         return _finished(gathered)
-
-    @staticmethod
-    def _streamed(stream: Any, stop: Callable[[], bool], end: float, gathered: _Gathered) -> Reply | None:
-        """Reads a stream into ``gathered``; the reply where it was ended from our side."""
-        for chunk in stream:
-            if stop():
-                return _reply(Answered.CUT, gathered, "the run was stopped")
-            if time.monotonic() > end:
-                return _reply(Answered.TIMEOUT, gathered, "the answer took longer than it may")
-            if gathered.length > LONGEST_ANSWER:
-                return _reply(Answered.TRUNCATED, gathered, f"an answer of more than {LONGEST_ANSWER} characters")
-            part = chunk.model_dump(warnings=False)
-            for choice in (part.get("choices") or [])[:1]:
-                gathered.add(choice, choice.get("delta") or {})
-            gathered.usage = part.get("usage") or gathered.usage
-        return None
 
     def _clean(self, reply: Reply) -> Reply:
         """Without the key, wherever an endpoint repeated it, and without what is no text (lone surrogates, NUL)."""
@@ -170,17 +137,87 @@ class Endpoint:
         return replace(reply, text=text, finish=finish, said=said)
 
 
-# ---------------------------------------------------------------------------------------------------- answers
+# ---------------------------------------------------------------------------------------------------- reading
 
 
-def _whole(document: Mapping[str, Any], gathered: _Gathered) -> None:
+def _lines(parts: Iterator[bytes], stop: Callable[[], bool], end: float) -> Iterator[str]:
+    """The lines of what comes; at its end what is left.  Raises _Ended, looked for at every sign of life."""
+    kept: list[bytes] = []  # of a line that goes on
+    length = 0
+    for part in parts:
+        if stop():
+            raise _Ended(Answered.CUT, "the run was stopped")
+        if time.monotonic() > end:
+            raise _Ended(Answered.TIMEOUT, "the answer took longer than it may")
+        *whole, rest = part.split(b"\n")
+        for line in whole:
+            yield b"".join((*kept, line)).decode("utf-8", "replace").rstrip("\r")
+            kept, length = [], 0
+        kept.append(rest)
+        length += len(rest)
+        if length > LONGEST_LINE:
+            raise _Ended(Answered.TRUNCATED, f"a line of more than {LONGEST_LINE:,} bytes")
+    yield b"".join(kept).decode("utf-8", "replace")
+
+
+def _read(lines: Iterator[str], gathered: _Gathered) -> None:
+    """Reads server-sent events, or one document (from an endpoint that does not stream), into ``gathered``.
+
+    Raises _Ended, and what Python raises of what is not as the protocol has it.
+    """
+    others: list[str] = []  # what is no event
+    size = 0
+    for line in lines:
+        name, colon, data = line.partition(":")
+        if others or not colon or name not in ("data", "event", "id", "retry", ""):
+            others.append(line)
+            size += len(line)
+            if size > LONGEST_LINE:
+                raise _Ended(Answered.TRUNCATED, f"an answer of more than {LONGEST_LINE:,} characters")
+            others = others if "".join(others).strip() else []
+            continue
+        data = data.strip()
+        if name != "data" or not data:
+            continue
+        if data == "[DONE]":
+            gathered.finish = gathered.finish or "stop"
+            return
+        _event(json.loads(data), gathered)
+        if gathered.length > LONGEST_ANSWER:
+            raise _Ended(Answered.TRUNCATED, f"an answer of more than {LONGEST_ANSWER:,} characters")
+    if others and not gathered.begun:
+        _whole("\n".join(others), gathered)
+    elif not gathered.finish:
+        raise _Ended(Answered.CUT, "the connection ended before the answer did")
+
+
+def _event(document: Mapping[str, Any], gathered: _Gathered) -> None:
+    """One part of a streamed answer.  Raises _Ended where it is an error."""
+    gathered.usage = document.get("usage") or gathered.usage
+    if error := document.get("error"):
+        said = str(error.get("message") or error) if isinstance(error, dict) else str(error)
+        if gathered.begun:
+            raise _Ended(Answered.CUT, f"an error inside the answer: {said}")
+        raise _Ended(Answered.TOO_LONG if _CONTEXT.search(said) else Answered.SERVER_ERROR, said)
+    gathered.add(document, "delta")
+
+
+def _whole(text: str, gathered: _Gathered) -> None:
     """An answer that came in one piece."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        if text.lstrip()[:1] == "{":  # it began as one
+            raise _Ended(Answered.CUT, "the connection ended inside the answer") from None
+        raise _Ended(Answered.NO_ENDPOINT, f"not an answer of a model: {_plain(text)}") from None
     if error := document.get("error"):
         raise ValueError(error.get("message", error) if isinstance(error, dict) else error)
-    choice = document["choices"][0]
-    gathered.add(choice, choice["message"])
+    document["choices"][0]["message"]
+    gathered.add(document, "message")
     gathered.finish = gathered.finish or "stop"
-    gathered.usage = document.get("usage")
+
+
+# ---------------------------------------------------------------------------------------------------- answers
 
 
 def _finished(gathered: _Gathered) -> Reply:
@@ -197,6 +234,8 @@ def _reply(status: Answered, gathered: _Gathered, said: str = "") -> Reply:
     usage = gathered.usage or {}
     details = usage.get("prompt_tokens_details") or {}
     given, made, total = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if not given or (not made and gathered.begun):  # counts that cannot be are none
+        given = made = None
     if given is not None and made is not None and total is not None:
         made = max(made, total - given)  # some count a model's thoughts in the total alone
     return Reply(
@@ -221,6 +260,8 @@ _CONTEXT = re.compile(
     re.I,
 )
 
+_FILTER = re.compile("content.?filter|content management policy|content policy|safety (system|filter)", re.I)
+
 
 def _failure(error: openai.OpenAIError) -> Reply:
     """An exception of the SDK as a reply."""
@@ -233,10 +274,10 @@ def _failure(error: openai.OpenAIError) -> Reply:
     if isinstance(error, openai.APIConnectionError):  # the request was sent, so that a model may have worked
         return Reply(Answered.CUT, said=f"the connection ended before an answer: {_cause(error)}")
     if isinstance(error, openai.APIStatusError):
-        return Reply(_status(error), said=_told(error), again_s=_again(error.response.headers))
-    if isinstance(error, openai.APIError):  # an error event inside a stream
-        status = Answered.TOO_LONG if _CONTEXT.search(error.message) else Answered.SERVER_ERROR
-        return Reply(status, said=error.message)
+        status = _status(error)
+        counted = 0 if status is Answered.REFUSED else None  # no model has worked
+        again_s = _again(error.response.headers)
+        return Reply(status, said=_told(error), again_s=again_s, tokens_in=counted, tokens_out=counted)
     return Reply(Answered.NO_ENDPOINT, said=str(error))
 
 
@@ -256,6 +297,8 @@ def _status(error: openai.APIStatusError) -> Answered:
         return Answered.TIMEOUT
     if code == 429:
         return Answered.RATE_LIMITED
+    if code == 400 and _FILTER.search(said):
+        return Answered.REFUSED
     return Answered.SERVER_ERROR if code >= 500 or code == 409 else Answered.BAD_REQUEST
 
 
@@ -265,8 +308,13 @@ def _told(error: openai.APIStatusError) -> str:
     if isinstance(body, dict):
         said = body.get("message") or body.get("detail") or body
         return f"HTTP {error.status_code}: {said}"
-    text = " ".join(re.sub(r"<[^>]*>", " ", str(body or "")).split())
-    return f"HTTP {error.status_code}: {text[:300]}".rstrip(": ")
+    return f"HTTP {error.status_code}: {_plain(str(body or ''))}".rstrip(": ")
+
+
+def _plain(page: str) -> str:
+    """What a page says, in short."""
+    text = re.sub(r"<(style|script|head)\b.*?</\1>", " ", page[:20_000], flags=re.I | re.S)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())[:300]
 
 
 def _again(headers: Mapping[str, str]) -> float | None:

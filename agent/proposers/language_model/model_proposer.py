@@ -46,6 +46,14 @@ PROBLEMS = {
     Answered.EMPTY: "Your last answer was empty.",
     Answered.REFUSED: "You declined to answer. It is an ordinary numerical kernel that is asked for.",
 }
+# What a user can change where an endpoint will refuse every request.
+_ADDRESS = "OPENAI_BASE_URL, which for most endpoints ends in /v1"
+SEE = {
+    Answered.WRONG_KEY: "OPENAI_API_KEY",
+    Answered.UNKNOWN_MODEL: f"--model or OPENAI_MODEL, and {_ADDRESS}",
+    Answered.NO_ENDPOINT: _ADDRESS,
+    Answered.UNREACHABLE: "OPENAI_BASE_URL",
+}
 NO_MORE = "the recording has no more answers for it"
 REPEATED = "Your last answer is, to the letter, a file that is known already ({outcome}). Write another one."
 
@@ -112,7 +120,8 @@ class LanguageModel:
     ) -> None:
         self.access, self.place, self.price = access, place, price
         self._replay = Replay(recording) if recording is not None else None
-        self._ask = self._replay.ask if self._replay is not None else self._asker(Endpoint(access))
+        self._endpoint = Endpoint(access)
+        self._ask = self._replay.ask if self._replay is not None else self._asker(self._endpoint)
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
@@ -244,7 +253,8 @@ class LanguageModel:
                     return None, self._ended or "the run's time is up"
                 room = self._room
                 prompt = write(told, room.prompt, room.characters_a_token)
-                kept = self._budget.reserve(request_body(self.access.model, prompt, room.answer), self._goes_on)
+                answer = min(room.answer, self._endpoint.most or room.answer)
+                kept = self._budget.reserve(request_body(self.access.model, prompt, answer), self._goes_on)
                 if kept is None:
                     return None, f"too little of the budget is left for a request ({self._budget.says})"
                 call, reply = self._call(request, step, kept)
@@ -260,7 +270,10 @@ class LanguageModel:
             wait = reply.again_s
             if wait is None:
                 wait = FIRST_WAIT_S * 2**attempt * random.uniform(0.75, 1.25)
-            if attempt + 1 == ATTEMPTS or wait > min(LONGEST_WAIT_S, self.place.left()) or not self._waited(wait):
+            if wait > min(LONGEST_WAIT_S, self.place.left()):
+                call = call.fuller(said=f"{call.said}; the next try would have been in {wait:,.0f} s")
+                break
+            if attempt + 1 == ATTEMPTS or not self._waited(wait):
                 break
         assert call is not None, "there is at least one attempt"
         return None, self._failed(call)
@@ -321,6 +334,7 @@ class LanguageModel:
     def _failed(self, call: LlmCall) -> str:
         """Why there is no answer; nobody asks any more where the endpoint would refuse whatever came."""
         why = f"{call.status.value}: {call.said}" if call.said else call.status.value
+        why += f"; see {SEE[call.status]}" if call.status in SEE else ""
         why = f"the model gave no answer ({why}); what is there stands"
         if not self.place.stop() and (not call.status.passes or call.status is Answered.UNREACHABLE):
             with self._lock:
