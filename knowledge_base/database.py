@@ -53,9 +53,13 @@ _ADVICE = (
 
 
 def url_of(text: str | None) -> str:
-    """The SQLAlchemy URL that ``--db`` means: nothing, a path, or a URL."""
+    """The SQLAlchemy URL that ``--db`` means: nothing, a path, or a URL.  Raises UserError for what is no path."""
     text = text or DEFAULT
-    return text if "://" in text else f"sqlite:///{text}"
+    if "://" in text:
+        return text
+    if "?" in text:
+        raise UserError(f"--db {text}: in a URL, a question mark ends the file's name", "Choose a name without one.")
+    return f"sqlite:///{text}"
 
 
 def without_password(url: str) -> str:

@@ -23,10 +23,14 @@ from knowledge_base.errors import UserError, nearest
 from knowledge_base.records import FOREIGN, Answered, Status
 from knowledge_base.rules import learn
 from knowledge_base.seed import STATUSES
+from knowledge_base.snf.everyday import NAMES
+from knowledge_base.snf.op_table import OPS
 from knowledge_base.store import Store
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+NOT_OPS = ("attention",)  # what rules call a task by, beside its ops and its name
 
 Row = dict[str, Any]
 Column = tuple[str, str, int | None, Callable[[Row], str]]  # heading, alignment, width, text of a row
@@ -320,7 +324,18 @@ def known_chip(gpu: str) -> str:
     return chip(gpu).name if gpu and gpu != "auto" else gpu  # a chip derived from a driver is stored as auto
 
 
+def known_op(op: str) -> str:
+    """What ``--op`` names: the beginning of a task's name, or an op.  Raises UserError where no task can have it."""
+    names = (*OPS, *NAMES, *NOT_OPS)
+    plain = op.replace("-", "_")
+    # Tasks without a name of their own are named by their ops.
+    if any(name.startswith(plain) or plain.startswith(f"{name}_") for name in names):
+        return op
+    raise UserError(f"--op {op}: there is no such op", f"Near it are {', '.join(nearest(op, names) or ('linear',))}.")
+
+
 def _check(what: str, given: dict[str, str]) -> None:
+    known_op(given.get("op", ""))
     if "gpu" in given:
         given["gpu"] = known_chip(given["gpu"])
     known: dict[str, Sequence[str]] = {
@@ -331,8 +346,7 @@ def _check(what: str, given: dict[str, str]) -> None:
         "calls": tuple(a.value for a in Answered),
     }
     if "status" in given and given["status"] not in known[what]:
-        near = nearest(given["status"], list(known[what])) or list(known[what])
-        raise UserError(f"--status {given['status']}: no such status of {what}", f"There are {', '.join(near)}.")
+        raise UserError(f"--status {given['status']}: no such status of {what}", f"There are {', '.join(known[what])}.")
 
 
 def plain(text: str) -> str:

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent.console import console, count, emit
+from agent.files import no_base
 from knowledge_base.errors import EXIT_DONE
 from knowledge_base.sharing import give, take
 from knowledge_base.store import Store
 
-from .kb import known_chip, plain, reading
+from .kb import known_chip, known_op, plain, reading
 
 
 def export(file: str, op: str, gpu: str, db: str | None, as_json: bool) -> int:
-    """Writes the file and says what is in it.  Raises UserError for a chip that there is not."""
+    """Writes the file and says what is in it.  Raises UserError for an op or a chip that there is not."""
     with reading(db) as store:
-        given = give(store.database, Path(file), op=op, gpu=known_chip(gpu))
+        given = give(store.database, no_base(Path(file)), op=known_op(op), gpu=known_chip(gpu))
     if as_json:
         emit(given)
         return EXIT_DONE
@@ -35,6 +36,9 @@ def import_rows(file: str, db: str | None, as_json: bool) -> int:
         emit(taken)
         return EXIT_DONE
     out = console()
+    if taken["older"]:
+        base = taken["base"][:8]
+        out.print(plain(f"A later export of base {base} is here: of this one only what was not here is taken."))
     changes = {change: {kind: n[change] for kind, n in taken["took"].items() if n.get(change)} for change in _SAID}
     for change, said in _SAID.items():
         if changes[change]:

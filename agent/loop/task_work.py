@@ -62,12 +62,17 @@ def _slower(one: Trial, other: Trial) -> bool:
 
 @dataclass(frozen=True)
 class Searched:
-    """How many of a file's configurations are compiled, and pruned; how many of both are new; how many there are."""
+    """How many of a file's configurations are compiled, and ruled out; how many of both are new; how many there are."""
 
     compiled: int
     pruned: int
     new: int
     configurations: int
+
+
+def _refused_early(trial: Trial) -> bool:
+    """Whether a configuration got no further than its trace: ``launch`` refused it, or the tracer did."""
+    return trial.verdict is not None and trial.verdict.stage in (Stage.STATIC, Stage.IMPORT, Stage.TRACE)
 
 
 class TaskWork:
@@ -212,7 +217,7 @@ class TaskWork:
             context.store.record(found, run=context.run, move="search")
             trials = self.stored(candidate)
         ranked = rank(trials, kind)
-        pruned = sum(bool(trial.pruned) for trial in trials)
+        pruned = sum(bool(trial.pruned) or _refused_early(trial) for trial in trials)
         self.searched[candidate.digest] = Searched(len(trials) - pruned, pruned, len(trials) - before, configurations)
         for trial in ranked[:1]:
             self.promising.append(trial.configuration)

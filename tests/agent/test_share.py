@@ -41,6 +41,26 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     return "theirs.jsonl.gz"
 
 
+@pytest.mark.usefixtures("file")
+def test_a_base_is_never_written_over(capfd: pytest.CaptureFixture[str]) -> None:
+    before = Path("theirs.db").read_bytes()
+    for command in (("export", "theirs.db"), ("report", "--out", "theirs.db")):
+        assert invoke(["kb", *command, "--db", "theirs.db"]) == 2
+        assert "theirs.db is a database, which would be lost" in capfd.readouterr().err
+    assert Path("theirs.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("tasks",), ("export", "new.jsonl"), ("report", "--out", "new.html")])
+@pytest.mark.usefixtures("file")
+def test_an_op_that_there_is_not_is_told(command: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["kb", *command, "--op", "atention", "--db", "theirs.db"]) == 2
+    said = capfd.readouterr().err
+    assert "--op atention: there is no such op" in said
+    assert "attention" in said.split("Near it are")[1]
+    for op in ("att", "linear-gelu", "gelu", "mul_add_70774d"):
+        assert invoke(["kb", *command, "--op", op, "--db", "theirs.db"]) == 0
+
+
 def test_a_run_judges_what_another_base_found(
     file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -239,6 +239,22 @@ def test_a_later_export_brings_what_changed(theirs: Store, mine: Store, file: Pa
     tallied(mine)
 
 
+def test_an_older_export_takes_nothing_back(theirs: Store, mine: Store, file: Path, tmp_path: Path) -> None:
+    theirs.record([trial(2, 2.5, RIGHT)])
+    later = documents(exported(theirs, tmp_path / "later.jsonl"))
+    later[0]["made_at"] = "2030-01-01T00:00:00.000000Z"
+    take(mine.database, written(tmp_path / "later.jsonl", later))
+    before = everything(mine)
+    taken = take(mine.database, file)
+    assert taken["older"]
+    assert {change for changes in taken["took"].values() for change in changes} == {"known"}
+    assert everything(mine) == before
+    with mine.database.write() as connection:  # what is not here it brings
+        connection.execute(TRIALS.delete().where(TRIALS.c.us == 9.0))
+    assert take(mine.database, file)["took"]["trial"]["new"] == 1
+    assert browse.show(mine.database, "aaaa")["exported_at"].startswith("2030")
+
+
 def tallied(store: Store) -> None:
     with store.database.read() as connection:
         counted = connection.execute(select(func.sum(TALLIES.c.trials)).where(TALLIES.c.status == "foreign")).scalar()
@@ -309,8 +325,8 @@ def rule(store: Store, status: str, effect: float | None) -> str:
         )
         connection.execute(
             EVIDENCE.insert().values(
-                key=f"{status}{effect}", rule=key, kind="measured", log_ratio=effect, paired=None, pairs=3,
-                place=place, note="", created_at=now(),
+                key=content_key("evidence", key, place), rule=key, kind="measured", log_ratio=effect, paired=None,
+                pairs=3, place=place, note="", created_at=now(),
             )
         )  # fmt: skip
     return key
@@ -338,6 +354,28 @@ def test_a_rule_that_they_refute_stays_as_it_is_here(theirs: Store, mine: Store,
     assert {(row["kind"], row["log_ratio"]) for row in shown["evidence"]} == {("measured", -0.1), ("claimed", 0.3)}
     lines = documents(exported(mine, tmp_path / "mine.jsonl"))  # their claims are not passed on
     assert [line["log_ratio"] for line in lines if line["kind"] == "evidence" and line["rule"] == key] == [-0.1]
+
+
+def test_what_they_take_back_is_claimed_no_more(theirs: Store, mine: Store, tmp_path: Path) -> None:
+    for store in (theirs, mine):
+        key = rule(store, "supported", -0.1)
+    with theirs.database.write() as connection:
+        connection.execute(RULES.update().where(RULES.c.key == key).values(status="refuted", effect=0.3))
+        connection.execute(EVIDENCE.update().where(EVIDENCE.c.rule == key).values(log_ratio=0.3))
+    take(mine.database, exported(theirs, tmp_path / "r.jsonl"))
+
+    def kinds() -> list[str]:
+        return sorted(row["kind"] for row in browse.show(mine.database, key)["evidence"])
+
+    assert kinds() == ["claimed", "claimed", "measured"]
+    with theirs.database.write() as connection:  # and then found what is known here
+        connection.execute(RULES.update().where(RULES.c.key == key).values(status="supported", effect=-0.1))
+        connection.execute(EVIDENCE.update().where(EVIDENCE.c.rule == key).values(log_ratio=-0.1))
+    took = take(mine.database, exported(theirs, tmp_path / "later.jsonl"))["took"]
+    assert took["rule"]["changed"] == 1
+    assert kinds() == ["measured"]
+    again = take(mine.database, tmp_path / "later.jsonl")["took"]
+    assert {change for changes in again.values() for change in changes} == {"known"}
 
 
 def test_mining_leaves_what_others_claim(theirs: Store, mine: Store, tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def of_something_else(tmp_path: Path) -> str:
         (damaged, "not a database", EXIT_ENVIRONMENT),
         (of_something_else, "something else", EXIT_USAGE),
         (lambda _: "nonsense://x", "nonsense", EXIT_USAGE),
+        (lambda path: str(path / "q?x.db"), "a question mark ends the file's name", EXIT_USAGE),
         (lambda _: "sqlite:////dev/null/x/y", "can't make the folder", EXIT_ENVIRONMENT),
     ],
 )
