@@ -49,9 +49,9 @@ def _print(document: Mapping[str, Any], out: Console) -> None:
         )
         for name, figures in document[part].items():
             to = figures["tries_to_98%"]
-            low, high = to["ratio_95"]
+            interval = " ({:.2f}–{:.2f})".format(*to["ratio_95"]) if to["ratio_95"] else ""
             made.add_row(
-                name, f"{to['cold_median']:.1f} → {to['warm_median']:.1f}", f"{to['ratio']:.2f} ({low:.2f}–{high:.2f})",
+                name, f"{to['cold_median']:.1f} → {to['warm_median']:.1f}", f"{to['ratio']:.2f}{interval}",
                 *(f"{figures[of]['cold']:.3f} → {figures[of]['warm']:.3f}" for of in ("area", "final")),
             )  # fmt: skip
         out.print()

@@ -134,10 +134,10 @@ def _in_sequence(
         known: list[Timed] = []
         order = random.Random(number).sample(some, len(some))
         for place, work in enumerate(order, 1):
-            found = searched(work, number, searches.tries, known_by(work, in_spaces(known)))
+            before = in_spaces(known)
             group = next(one for one in PLACES if one[0] <= place <= one[1])
-            by_place[group][number].append(Pair(searches.cold(work), found.measures))
-            known += found.rows[: searches.tries]
+            by_place[group][number].append(searches.beside(work, before))
+            known += searched(work, number, searches.tries, known_by(work, before)).rows[: searches.tries]
         first = first or known
     figures = {
         str(low) if low == high else f"{low} to {min(high, len(some))}": summary(by_place[low, high])
@@ -170,8 +170,8 @@ def _each(
     pairs = []
     for number, work in enumerate(some, 1):
         say(f"left out: {name}, {number} of {len(some)}")
-        pairs.append([searches.beside(work, spaces(other for other in everything if keeps(other, work)))])
-    return summary(pairs)
+        pairs.append(searches.beside(work, spaces(other for other in everything if keeps(other, work))))
+    return summary(_by_shape(some, pairs))
 
 
 def _poisoned(
@@ -190,8 +190,8 @@ def _poisoned(
         pairs = []
         for number, work in enumerate(some, 1):
             say(f"poisoned: {name}, {number} of {len(some)}")
-            pairs.append([searches.beside(work, of(work))])
-        found[name] = summary(pairs)
+            pairs.append(searches.beside(work, of(work)))
+        found[name] = summary(_by_shape(some, pairs))
     return found
 
 
@@ -208,6 +208,14 @@ def _planted(whole: Sequence[Space], seen: Sequence[Space]) -> dict[str, Any]:
     return {"planted": len(rules), "refuted": refuted, "left": len(rules) - refuted}
 
 
+def _by_shape(some: Sequence[Landscape], pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Files of the same ops at the same sizes are much alike, so that they are drawn together."""
+    groups: dict[Any, list[Pair]] = {}
+    for work, pair in zip(some, pairs, strict=True):
+        groups.setdefault(work.shape, []).append(pair)
+    return list(groups.values())
+
+
 def _distinct(some: Sequence[Landscape]) -> list[Landscape]:
     """Of each shape the file with the most configurations: a sequence in which nothing comes twice."""
     largest: dict[Any, Landscape] = {}
@@ -221,13 +229,21 @@ def _distinct(some: Sequence[Landscape]) -> list[Landscape]:
 
 
 def summary(units: Sequence[Sequence[Pair]]) -> dict[str, Any]:
-    """Of pairs, in groups that are drawn together: each measure cold and warm, with 95% intervals by a bootstrap."""
+    """Of pairs, in groups that are drawn together: each measure cold and warm, with 95% intervals by a bootstrap.
+
+    One group has no intervals.
+    """
     pairs = [pair for unit in units for pair in unit]
     found: dict[str, Any] = {"searches": len(pairs)}
     for name in pairs[0].cold:
-        values = np.array([(mean(p.cold[name] for p in unit), mean(p.warm[name] for p in unit)) for unit in units])
-        drawn = values[np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))].mean(1)
-        cold, warm = (float(one) for one in values.mean(0))
+        sums = np.array(
+            [(sum(p.cold[name] for p in unit), sum(p.warm[name] for p in unit), len(unit)) for unit in units]
+        )
+        drawn = sums[np.random.default_rng(0).integers(0, len(sums), (DRAWS, len(sums)))].sum(1)
+        drawn = drawn[:, :2] / drawn[:, 2:]
+        cold, warm = (float(one) for one in sums[:, :2].sum(0) / sums[:, 2].sum())
+        if len(units) < 2:
+            drawn = drawn[:0]
         found[name] = {
             "cold": cold, "cold_median": median(pair.cold[name] for pair in pairs), "cold_95": _interval(drawn[:, 0]),
             "warm": warm, "warm_median": median(pair.warm[name] for pair in pairs), "warm_95": _interval(drawn[:, 1]),
@@ -236,6 +252,8 @@ def summary(units: Sequence[Sequence[Pair]]) -> dict[str, Any]:
     return found
 
 
-def _interval(drawn: np.ndarray) -> list[float]:
+def _interval(drawn: np.ndarray) -> list[float] | None:
+    if not len(drawn):
+        return None
     low, high = np.quantile(drawn, [0.025, 0.975])
     return [float(low), float(high)]

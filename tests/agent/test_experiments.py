@@ -46,6 +46,15 @@ def test_figures_of_pairs() -> None:
     }  # fmt: skip
 
 
+def test_what_is_alike_is_drawn_together() -> None:
+    pairs = [Pair({"tries": 4.0}, {"tries": cost}) for cost in (1.0, 1.0, 1.0, 9.0)]
+    apart, together = (summary(units)["tries"] for units in ([[pair] for pair in pairs], [pairs[:3], pairs[3:]]))
+    assert apart["ratio"] == together["ratio"] == 0.75
+    assert apart["ratio_95"] == [0.25, pytest.approx(1.75, abs=0.3)]
+    assert together["ratio_95"] == [0.25, 2.25]
+    assert summary([pairs])["tries"]["ratio_95"] is None
+
+
 def test_what_landscapes_are_of() -> None:
     found = landscapes()
     assert {one.model for one in found} == {"GPT-2", "Llama"}
