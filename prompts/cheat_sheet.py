@@ -36,6 +36,13 @@ LEFT_OUT = frozenset(
         "grid_dependency_control_wait",
     )
 )  # fmt: skip
+# What models ask for and cuTile does not have; a test holds that it has not.
+MISSING = {
+    "sigmoid": "1 / (1 + ct.exp(-x))",
+    "erf": "a polynomial, for example Abramowitz and Stegun 7.1.26 (1.5e-7)",
+    "silu": "x / (1 + ct.exp(-x))",
+    "var": "the mean of (x - mean)²",
+}
 # What a signature does not say.
 NOTES = {
     "load": "latency: 1 to 10, higher prefetches more; allow_tma=False for plain loads",
@@ -66,6 +73,7 @@ def functions() -> str:
             else:
                 lines.append(f"    ct.{name}{signature}" + (f"  # {NOTES[name]}" if name in NOTES else ""))
         lines += [f"    ct.{', ct.'.join(same)}: {signature}" for signature, same in bare.items()]
+    lines.append("Not there: " + "; ".join(f"ct.{name} (write {instead})" for name, instead in MISSING.items()))
     for enum in (ct.PaddingMode, ct.RoundingMode):
         lines.append(f"ct.{enum.__name__}: {', '.join(member.name for member in enum)}")
     return "\n".join(lines)

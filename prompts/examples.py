@@ -33,6 +33,24 @@ KERNELS: tuple[tuple[frozenset[str], str, str], ...] = tuple(
     )
 )
 
+# What of such a source this contract refuses, or this cuTile: a piece of the source, and what to do instead.
+CAVEATS: tuple[tuple[str, str], ...] = (
+    ("_kernel_impl(", "it is called by a function with @ct.kernel, which is left out"),
+    ("avg_square - mean * mean", "its variance loses every digit at an offset: take the mean of (x - mean)²"),
+    ("ct.sigmoid(", "ct.sigmoid is not there: 1 / (1 + ct.exp(-x))"),
+    ("torch.float32", "dtypes in a kernel are cuTile's: ct.float32, ct.int32"),
+    (
+        "shape=(1, 1, TILE_N, TILE_D), latency",
+        "what its loads of keys and values leave undetermined at the end may be NaN: padding_mode=ct.PaddingMode.ZERO",
+    ),
+    ("dtype=x_val.dtype", "it computes in the dtype of its input: convert to ct.float32 first"),
+)
+
+
+def caveats(source: str) -> list[str]:
+    """What in a kernel of TileGym's is not to be taken over."""
+    return [said for piece, said in CAVEATS if piece in source]
+
 
 def tilegym(task: Task) -> tuple[str, str] | None:
     """(file and function, source) of the kernel nearest to ``task``; None where there is none, or no TileGym."""

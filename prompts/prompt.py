@@ -24,7 +24,7 @@ from knowledge_base.snf.task import Task
 
 from .briefing import Briefing
 from .cheat_sheet import functions, version
-from .examples import tilegym
+from .examples import caveats, tilegym
 from .feedback import axes, outcome, said, us
 from .knowledge import TOKENS, fitting, grouped, worth_telling
 
@@ -215,9 +215,9 @@ def _shown(trial: Trial) -> dict[str, str]:
     return {"configuration": axes(trial), "source": _ended(trial.candidate.source)}
 
 
-def _gallery(b: Briefing) -> dict[str, str] | None:
+def _gallery(b: Briefing) -> dict[str, Any] | None:
     found = tilegym(b.task)
-    return None if found is None else {"name": found[0], "source": found[1]}
+    return None if found is None else {"name": found[0], "source": found[1], "caveats": caveats(found[1])}
 
 
 def _example(b: Briefing) -> dict[str, Any] | None:

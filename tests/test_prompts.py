@@ -25,8 +25,8 @@ from knowledge_base.snf.op_table import OPS
 from knowledge_base.snf.printer import show
 from knowledge_base.store import Store
 from prompts import Prompt, write
-from prompts.cheat_sheet import LEFT_OUT, NOTES, SHOWN, functions
-from prompts.examples import KERNELS, excerpt
+from prompts.cheat_sheet import LEFT_OUT, MISSING, NOTES, SHOWN, functions
+from prompts.examples import CAVEATS, KERNELS, caveats, excerpt
 from prompts.knowledge import TOKENS, worth_telling
 from prompts.prompt import CHARACTERS_A_TOKEN, LIMIT_TOKENS, TEMPLATES
 
@@ -116,6 +116,20 @@ def test_tilegym_has_the_kernels_that_are_shown(file: str, function: str) -> Non
     assert 300 < len(source) < 4000
     assert '"""' not in source
     compile(source, file, "exec")
+
+
+def test_what_is_not_to_be_taken_over_is_still_in_what_is_shown() -> None:
+    pytest.importorskip("tilegym")
+    sources = [excerpt(file, function) for _, file, function in KERNELS]
+    for piece, _ in CAVEATS:
+        assert any(piece in source for source in sources), piece
+    assert any(not caveats(source) for source in sources)
+
+
+def test_what_is_said_not_to_be_there_is_not() -> None:
+    import cuda.tile as ct
+
+    assert [name for name in MISSING if hasattr(ct, name)] == []
 
 
 def test_an_excerpt_that_is_not_there_is_none() -> None:
