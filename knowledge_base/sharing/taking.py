@@ -243,7 +243,7 @@ def _evidence(connection: Connection, origin: Origin, lines: Sequence[EvidenceLi
     ]  # fmt: skip
     said = [(row, here.get(key) == row["log_ratio"]) for row, key in zip(rows, own, strict=True)]
     told = _claim(connection, origin, said)
-    return ["new" if row["key"] in told else "known" for row in rows]
+    return ["known" if row["key"] not in told else "changed" if agrees else "new" for row, agrees in said]
 
 
 def _claim(connection: Connection, origin: Origin, said: Sequence[tuple[dict[str, Any], bool]]) -> set[str]:
