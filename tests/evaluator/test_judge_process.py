@@ -278,7 +278,9 @@ def kernel(*lines: str) -> str:
 
 
 # Two tiles of 2^23 elements, 64 MiB each, and more while they are multiplied.
-ONE_OPERATION = kernel("z = ct.full((2048, 4096), 1.5, ct.float64) + v", "z = z * z + v")
+ONE_OPERATION = kernel(
+    "z = ct.full((2048, 4096), 1.5, ct.float64) + v", "z = ct.mul(z, z, rounding_mode=ct.RoundingMode.RZ)"
+)
 LIVE = kernel(*(f"t{i} = ct.full((2048, 4096), {i}.0, ct.float64) + v" for i in range(8)),
               "z = " + " + ".join(f"t{i}" for i in range(8)))  # fmt: skip
 SEVERAL = kernel("w = v.astype(ct.float32)", "z = ct.full((1024, 1024), 1.5, ct.float32) + w", *["z = z * w"] * 500)
