@@ -80,9 +80,9 @@ class _Searches:
         each = [searched(work, seed, self.tries, prior).measures for seed in range(self._seeds)]
         return {name: mean(one[name] for one in each) for name in each[0]}
 
-    def beside(self, work: Landscape, known: Sequence[Space]) -> Pair:
-        """That which knows nothing, and that which knows ``known``."""
-        cold, prior = self.cold(work), known_by(work, known)
+    def beside(self, work: Landscape, prior: Prior | None) -> Pair:
+        """That which knows nothing, and that which begins with ``prior``."""
+        cold = self.cold(work)
         return Pair(cold, cold if prior is None else self._measured(work, prior))
 
 
@@ -134,10 +134,10 @@ def _in_sequence(
         known: list[Timed] = []
         order = random.Random(number).sample(some, len(some))
         for place, work in enumerate(order, 1):
-            before = in_spaces(known)
+            prior = known_by(work, in_spaces(known))
             group = next(one for one in PLACES if one[0] <= place <= one[1])
-            by_place[group][number].append(searches.beside(work, before))
-            known += searched(work, number, searches.tries, known_by(work, before)).rows[: searches.tries]
+            by_place[group][number].append(searches.beside(work, prior))
+            known += searched(work, number, searches.tries, prior).rows[: searches.tries]
         first = first or known
     figures = {
         str(low) if low == high else f"{low} to {min(high, len(some))}": summary(by_place[low, high])
@@ -170,7 +170,8 @@ def _each(
     pairs = []
     for number, work in enumerate(some, 1):
         say(f"left out: {name}, {number} of {len(some)}")
-        pairs.append(searches.beside(work, spaces(other for other in everything if keeps(other, work))))
+        known = spaces(other for other in everything if keeps(other, work))
+        pairs.append(searches.beside(work, known_by(work, known)))
     return summary(_by_shape(some, pairs))
 
 
@@ -190,7 +191,7 @@ def _poisoned(
         pairs = []
         for number, work in enumerate(some, 1):
             say(f"poisoned: {name}, {number} of {len(some)}")
-            pairs.append(searches.beside(work, of(work)))
+            pairs.append(searches.beside(work, known_by(work, of(work))))
         found[name] = summary(_by_shape(some, pairs))
     return found
 

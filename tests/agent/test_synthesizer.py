@@ -772,11 +772,20 @@ def test_the_proposer_has_all_its_ideas_at_once() -> None:
     assert Synthesizer().propose(ProposalRequest(task, CHIP, tried=tried)).over
 
 
-@pytest.mark.parametrize(("arch", "product"), [("sm_90", "h200"), ("sm_100", "b200"), ("sm_120", "rtx5070")])
-@pytest.mark.parametrize("name", ["layernorm", "linear", "linear_residual", "attention", "swiglu"])
-def test_defaults_do_not_spill(name: str, arch: str, product: str) -> None:
+CHIPS_OF = {"sm_90": "h200", "sm_100": "b200", "sm_120": "rtx5070"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        *(("sm_90", name) for name in ("layernorm", "linear", "linear_residual", "attention", "swiglu")),
+        *(("sm_100", name) for name in ("linear", "attention")),
+        *(("sm_120", name) for name in ("attention", "swiglu")),
+    ],
+)
+def test_defaults_do_not_spill(arch: str, name: str) -> None:
     task = everyday(name) if name in NAMES else decompose(parse(SWIGLU), "v2").tasks[0]
-    source = synthesize(task, chip(product))[0].source
+    source = synthesize(task, chip(CHIPS_OF[arch]))[0].source
     kernels: dict[str, bytes] = {}
     for policy in ("general", "sample"):
         plan = traced(task, source, policy)
