@@ -24,9 +24,9 @@ def write_at_once(path: Path, text: str) -> Path:
     return path
 
 
-def no_base(path: Path, option: str = "") -> Path:
+def no_base(path: Path) -> Path:
     """``path``, which is to be written.  Raises UserError where a database lies there: a slip that loses all of it."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(len(SQLITE)) == SQLITE:
-            raise UserError(f"{option} {path} is a database, which would be lost".lstrip(), "Name another file.")
+            raise UserError(f"{path} is a database, which would be lost", "Name another file.")
     return path

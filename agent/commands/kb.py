@@ -30,8 +30,6 @@ from knowledge_base.store import Store
 if TYPE_CHECKING:
     from rich.text import Text
 
-NOT_OPS = ("attention",)  # what rules call a task by, beside its ops and its name
-
 Row = dict[str, Any]
 Column = tuple[str, str, int | None, Callable[[Row], str]]  # heading, alignment, width, text of a row
 
@@ -326,10 +324,10 @@ def known_chip(gpu: str) -> str:
 
 def known_op(op: str) -> str:
     """What ``--op`` names: the beginning of a task's name, or an op.  Raises UserError where no task can have it."""
-    names = (*OPS, *NAMES, *NOT_OPS)
-    plain = op.replace("-", "_")
-    # Tasks without a name of their own are named by their ops.
-    if any(name.startswith(plain) or plain.startswith(f"{name}_") for name in names):
+    names = (*OPS, *NAMES)
+    stored = op.replace("-", "_")
+    # A task without a name of its own is named by its ops and six hex digits.
+    if any(name.startswith(stored) or stored.startswith(f"{name}_") for name in names):
         return op
     raise UserError(f"--op {op}: there is no such op", f"Near it are {', '.join(nearest(op, names) or ('linear',))}.")
 

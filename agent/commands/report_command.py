@@ -16,7 +16,7 @@ DEFAULT = "runs/knowledge.html"
 
 def report(out: str | None, op: str, gpu: str, db: str | None, as_json: bool) -> int:
     """Writes the page and says where.  Raises UserError for an op or a chip that there is not."""
-    file = no_base(Path(out or DEFAULT), "--out")
+    file = no_base(Path(out or DEFAULT))
     with reading(db) as store:
         gathered = gather(store.database, op=known_op(op), gpu=known_chip(gpu))
     page = html(gathered | {"runs": [run | {"status": run_status(run)} for run in gathered["runs"]]})

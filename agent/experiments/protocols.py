@@ -241,10 +241,8 @@ def summary(units: Sequence[Sequence[Pair]]) -> dict[str, Any]:
             [(sum(p.cold[name] for p in unit), sum(p.warm[name] for p in unit), len(unit)) for unit in units]
         )
         drawn = sums[np.random.default_rng(0).integers(0, len(sums), (DRAWS, len(sums)))].sum(1)
-        drawn = drawn[:, :2] / drawn[:, 2:]
+        drawn = drawn[:, :2] / drawn[:, 2:] if len(units) > 1 else drawn[:0]
         cold, warm = (float(one) for one in sums[:, :2].sum(0) / sums[:, 2].sum())
-        if len(units) < 2:
-            drawn = drawn[:0]
         found[name] = {
             "cold": cold, "cold_median": median(pair.cold[name] for pair in pairs), "cold_95": _interval(drawn[:, 0]),
             "warm": warm, "warm_median": median(pair.warm[name] for pair in pairs), "warm_95": _interval(drawn[:, 1]),

@@ -51,7 +51,7 @@ def agreement(
             for number, t in enumerate(task.outputs):
                 got, emulators = unpack(outputs[t.name]), emulated[t.name]
                 if expected.low and not got.is_floating_point():
-                    emulators = expected.beside(number, got)
+                    emulators = expected.nearest(number, got)
                 reference, eager = expected.reference[number], expected.eager[number]
                 case = _case(t.name, t.dtype, sizes, got, emulators, reference, eager)
                 errors = measure(case)

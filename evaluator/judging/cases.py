@@ -55,7 +55,7 @@ def run_case(
                 raise _blame(executable, sizes, expected, buffer)
             runs = [made, again]
     return [
-        Case(buffer, t.dtype, distribution, sizes, got, expected.beside(number, got), expected.eager[number])
+        Case(buffer, t.dtype, distribution, sizes, got, expected.nearest(number, got), expected.eager[number])
         for held in (expected.inputs | run for run in runs)
         for number, (t, buffer) in enumerate(zip(task.outputs, executable.outputs, strict=True))
         for got in [held[buffer].reshape(shape_at(t.shape, sizes))]

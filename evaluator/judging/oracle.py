@@ -61,8 +61,8 @@ class Expected:
     high: tuple[torch.Tensor, ...] = ()
     undefined: bool = False
 
-    def beside(self, number: int, got: torch.Tensor) -> torch.Tensor:
-        """What output ``number`` should be where a kernel gives ``got``: what lies between low and high is right."""
+    def nearest(self, number: int, got: torch.Tensor) -> torch.Tensor:
+        """The right result of output ``number`` that is nearest to what a kernel gave: all between low and high are."""
         reference = self.reference[number]
         if not self.low:
             return reference

@@ -49,7 +49,7 @@ def computed(q: Question, place: torch.device | None = None) -> Expected:
         made = reference.run(graph, inputs, "eager", q.precision)
         eager = tuple(made[name].to(dtype) for name, dtype in stored)
         if any(dtype == torch.float64 for _, dtype in stored):
-            eager = _beside_doubles(graph, inputs, q.precision, exact, eager)
+            eager = _yardstick_of_doubles(graph, inputs, q.precision, exact, eager)
         if not any(reference.becomes_whole(graph, node) for node in graph.nodes):
             return Expected(inputs, exact, eager)
         try:
@@ -58,7 +58,7 @@ def computed(q: Question, place: torch.device | None = None) -> Expected:
             return Expected(inputs, exact, eager, undefined=True)
 
 
-def _beside_doubles(
+def _yardstick_of_doubles(
     graph: Graph,
     inputs: Mapping[str, torch.Tensor],
     precision: str,
@@ -73,10 +73,10 @@ def _beside_doubles(
     """
     made = reference.run(_in_singles(graph), {n: _single(v) for n, v in inputs.items()}, "eager", precision)
     found = []
-    for name, reference_, usual in zip(graph.outputs, exact, eager, strict=True):
-        off = (made[name].to(torch.float64) - reference_) * DOUBLES
-        further = torch.isfinite(off) & (off.abs() > (usual.to(torch.float64) - reference_).abs())
-        found.append(torch.where(further, reference_ + off, usual) if usual.dtype == torch.float64 else usual)
+    for name, right, usual in zip(graph.outputs, exact, eager, strict=True):
+        off = (made[name].to(torch.float64) - right) * DOUBLES
+        further = torch.isfinite(off) & (off.abs() > (usual.to(torch.float64) - right).abs())
+        found.append(torch.where(further, right + off, usual) if usual.dtype == torch.float64 else usual)
     return tuple(found)
 
 

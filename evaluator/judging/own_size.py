@@ -384,7 +384,7 @@ class _Sample:
             mask = taken(self.region[tensor.name].reshape(look.shapes[tensor.name]), tensor.shape, keep)
             got = taken(look.outputs[tensor.name], tensor.shape, keep)
             if bool(mask.any()):
-                reference = expected.beside(number, got)
+                reference = expected.nearest(number, got)
                 case = Case(value, tensor.dtype, "normal", look.sizes, got[mask], reference[mask], eager[mask])
                 yield case, _indices(mask, tensor.shape, keep)
 

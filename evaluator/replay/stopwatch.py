@@ -154,7 +154,7 @@ def check_right(task: Task, answers: Sequence[Expected], made: Sequence[Sequence
     for answer, results in zip(answers, made, strict=True):
         for number, (t, got, eager) in enumerate(zip(task.outputs, results, answer.eager, strict=True)):
             shaped = got.reshape(shape_at(t.shape, task.sizes))
-            reference = answer.beside(number, shaped)
+            reference = answer.nearest(number, shaped)
             case = Case(t.name, t.dtype, "normal", dict(task.sizes), shaped, reference, eager)
             errors = measure(case)
             if isinstance(errors, Failure):

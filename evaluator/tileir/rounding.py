@@ -25,7 +25,7 @@ SMALLEST_NORMAL_F32 = 2.0**-126
 # The largest float32 below it: ``threshold`` keeps what is strictly greater.
 _LARGEST_SUBNORMAL_F32 = SMALLEST_NORMAL_F32 - 2.0**-149
 
-_NEAR_1 = {torch.float32: 2.0**-12, torch.float64: 2.0**-30}  # so near 1 a square's last bits are lost, and few
+_NEAR_1 = {torch.float32: 2.0**-12, torch.float64: 2.0**-30}  # the square of 1 + this has a few bits too many
 
 
 def flush(x: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 IMPORT = "import"  # the origin of rules and facts
+_MANY = 500  # lines of one transaction: other writers wait for no more
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,6 @@ class Origin:
 
     base: str
     older: bool
-
-
-_MANY = 500  # lines of one transaction: other writers wait for no more
 
 
 def take(database: Database, path: Path) -> dict[str, Any]:

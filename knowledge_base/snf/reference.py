@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 Mode = Literal["fp64", "eager"]
 
 
-# Between 1 and the number above it.
-_EPSILON = {"bf16": 2.0**-7, "f16": 2.0**-10, "f32": 2.0**-23, "f64": 2.0**-52}
-
-
 class Undefined(ArithmeticError):
     """A value that becomes an integer is none, or none of its type: PyTorch promises nothing of the result."""
 
@@ -70,7 +66,7 @@ def run(
         compute = step(node, graph.sizes, mode, precision)
         given = [env[a] for a in node.args]
         if moved and becomes_whole(graph, node):
-            given = [_beside(given[0], graph.value(node.args[0]).dtype, node.dtype, moved)]
+            given = [_moved(given[0], graph.value(node.args[0]).dtype, node.dtype, moved)]
         env[node.name] = compute(given)
         for arg in set(node.args):
             if last_use[arg] == i and arg not in graph.outputs and arg not in scalars:
@@ -81,11 +77,11 @@ def run(
 def becomes_whole(graph: Graph, node: Node) -> bool:
     """Whether ``node`` makes integers of an array of floats."""
     value = graph.value(node.args[0]) if node.op == "cast" and node.dtype in WHOLE else None
-    return value is not None and value.dtype in _EPSILON and not is_scalar(value)
+    return value is not None and value.dtype in (*FLOATS, "f64") and not is_scalar(value)
 
 
-def _beside(value: torch.Tensor, dtype: str, whole: str, moved: float) -> torch.Tensor:
-    """``value`` (float64, a ``dtype`` where it is stored) moved away from 0, or towards it where ``moved`` is below 0.
+def _moved(value: torch.Tensor, dtype: str, whole: str, ulps: float) -> torch.Tensor:
+    """``value`` (float64, a ``dtype`` where it is stored) moved away from 0, or towards it where ``ulps`` is below 0.
 
     Raises Undefined where what is left of it without its fraction is no number of type ``whole``.
     """
@@ -94,8 +90,8 @@ def _beside(value: torch.Tensor, dtype: str, whole: str, moved: float) -> torch.
     bits = 31 if whole == "i32" else 63
     if not bool(((value > -(2.0**bits) - 1) & (value < 2.0**bits)).all()):
         raise Undefined(f"a value to become {whole} is none")
-    beside = value * (1 + moved * _EPSILON[dtype])
-    return torch.where((beside > -(2.0**bits) - 1) & (beside < 2.0**bits), beside, value)
+    moved = value * (1 + ulps * torch.finfo(torch_dtype(dtype)).eps)
+    return torch.where((moved > -(2.0**bits) - 1) & (moved < 2.0**bits), moved, value)
 
 
 def run_calls(

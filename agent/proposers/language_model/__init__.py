@@ -1,8 +1,8 @@
 """The proposer ``openai``: a language model writes the kernel, at any endpoint that speaks OpenAI's protocol.
 
-:mod:`.model_proposer` decides what is asked and when, :mod:`.endpoint` asks, :mod:`.answers` reads a file out of what
-comes back, :mod:`.budget` keeps what is spent within its limits, :mod:`.prices` says what a call costs.  What the model
-is told is written by :mod:`prompts`.
+:mod:`.model_proposer` decides what is asked and when, :mod:`.endpoint` asks, in the :mod:`.dialect` of the endpoint,
+:mod:`.answers` reads a file out of what comes back, :mod:`.budget` keeps what is spent within its limits, and
+:mod:`.prices` says what a call costs.  What the model is told is written by :mod:`prompts`.
 """
 
 from typing import TYPE_CHECKING

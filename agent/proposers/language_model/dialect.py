@@ -24,6 +24,7 @@ _TOO_LARGE = re.compile(
 )
 _OF_AN_ANSWER = re.compile(r"max_\w*tokens|(?:completion|output) tokens", re.I)
 _ROLE = re.compile(r"system\W{0,3}(?:\w+ ){0,3}(?:role|message|instruction|prompt)|role\b.{0,60}system", re.I | re.S)
+# Whole numbers, "8,192" too, but no part of a name or of a version ("gpt-4.1", "v2").
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?![\w.]*\d)")
 
 
@@ -74,16 +75,12 @@ class Dialect:
         for name in (*LIMITS, "stream_options", "stream"):
             if name not in sent or not re.search(rf"(?<!\w){name}(?!\w)", said):
                 continue
-            if name == "stream":
-                self._left_out |= {"stream", "stream_options"}
-            elif name in LIMITS:
+            if name in LIMITS:
                 other = LIMITS[1 - LIMITS.index(name)]
                 if other in self._left_out:
                     return  # an answer without a limit may cost anything
                 self._limit = other
-                self._left_out.add(name)
-            else:
-                self._left_out.add(name)
+            self._left_out |= {name, "stream_options"} if name == "stream" else {name}
             return
 
 

@@ -1,8 +1,8 @@
 """One request to an endpoint, and what came back, whatever it was: an answer or a failure, never an exception.
 
 Answers are streamed, so that a run can be stopped inside one, and a silent connection is noticed.  Endpoints differ in
-what they know of the protocol: :mod:`.dialect`.  The SDK sends; what comes is read here, part by part, as its reader
-goes on for as long as an endpoint sends signs of life, and keeps whatever it sends.
+what they know of the protocol: :mod:`.dialect`.  The SDK sends a request, but what comes is read here, part by part:
+the SDK's own reader stops for nobody while keep-alives come, and holds a document of any length.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ CONNECT_S = 15.0
 SILENCE_S = 300.0  # between two parts of an answer; a model that thinks before it writes says nothing for minutes
 LONGEST_S = 1800.0  # for a whole answer
 LONGEST_ANSWER = 1_000_000  # characters; what goes on longer is no kernel
+EVENT_FIELDS = ("data", "event", "id", "retry", "")  # of server-sent events; a line that begins with : is a comment
 LONGEST_LINE = 8 * LONGEST_ANSWER  # bytes of an answer in one piece, or of one part of another: JSON may escape them
 
 
@@ -81,11 +82,6 @@ class Endpoint:
         self._client = openai.OpenAI(api_key=access.key, base_url=access.base_url, max_retries=0, timeout=timeout)
         self._dialect = Dialect("max_completion_tokens" if access.address == OPENAI else "max_tokens")
 
-    @property
-    def most(self) -> int | None:
-        """Tokens that an answer may have at most, if the endpoint has said so."""
-        return self._dialect.most
-
     def ask(
         self, body: Mapping[str, Any], stop: Callable[[], bool] = lambda: False, seconds: float = float("inf")
     ) -> Reply:
@@ -127,14 +123,17 @@ class Endpoint:
         return _finished(gathered)
 
     def _clean(self, reply: Reply) -> Reply:
-        """Without the key, wherever an endpoint repeated it, and without what is no text (lone surrogates, NUL)."""
+        """Without the key, wherever an endpoint repeated it, and without what is no text (lone surrogates, NUL).
+
+        With the limit on answers, where the endpoint has named one.
+        """
 
         def clean(text: str) -> str:
             text = self.access.scrubbed(text).replace("\0", "")
             return text.encode("utf-8", "replace").decode("utf-8")
 
         text, finish, said = clean(reply.text), clean(reply.finish)[:64], clean(reply.said)
-        return replace(reply, text=text, finish=finish, said=said)
+        return replace(reply, text=text, finish=finish, said=said, most=self._dialect.most)
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -169,12 +168,11 @@ def _read(lines: Iterator[str], gathered: _Gathered) -> None:
     size = 0
     for line in lines:
         name, colon, data = line.partition(":")
-        if others or not colon or name not in ("data", "event", "id", "retry", ""):
+        if others or (line.strip() and not (colon and name in EVENT_FIELDS)):
             others.append(line)
             size += len(line)
             if size > LONGEST_LINE:
                 raise _Ended(Answered.TRUNCATED, f"an answer of more than {LONGEST_LINE:,} characters")
-            others = others if "".join(others).strip() else []
             continue
         data = data.strip()
         if name != "data" or not data:
@@ -193,13 +191,12 @@ def _read(lines: Iterator[str], gathered: _Gathered) -> None:
 
 def _event(document: Mapping[str, Any], gathered: _Gathered) -> None:
     """One part of a streamed answer.  Raises _Ended where it is an error."""
-    gathered.usage = document.get("usage") or gathered.usage
+    gathered.add(document, "delta")
     if error := document.get("error"):
         said = str(error.get("message") or error) if isinstance(error, dict) else str(error)
         if gathered.begun:
             raise _Ended(Answered.CUT, f"an error inside the answer: {said}")
         raise _Ended(Answered.TOO_LONG if _CONTEXT.search(said) else Answered.SERVER_ERROR, said)
-    gathered.add(document, "delta")
 
 
 def _whole(text: str, gathered: _Gathered) -> None:
@@ -212,7 +209,8 @@ def _whole(text: str, gathered: _Gathered) -> None:
         raise _Ended(Answered.NO_ENDPOINT, f"not an answer of a model: {_plain(text)}") from None
     if error := document.get("error"):
         raise ValueError(error.get("message", error) if isinstance(error, dict) else error)
-    document["choices"][0]["message"]
+    if "message" not in document["choices"][0]:
+        raise LookupError("it holds no message")
     gathered.add(document, "message")
     gathered.finish = gathered.finish or "stop"
 

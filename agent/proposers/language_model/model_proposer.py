@@ -86,6 +86,10 @@ class Room:
         characters = sum(len(message["content"]) for message in call.request["messages"])
         return replace(self, characters_a_token=min(8.0, max(1.0, characters / call.tokens_in)))
 
+    def allowed(self, most: int | None) -> Room:
+        """With answers of at most so many tokens, where the endpoint named a limit."""
+        return self if most is None else replace(self, answer=min(self.answer, most))
+
 
 @dataclass
 class _Place:
@@ -120,8 +124,7 @@ class LanguageModel:
     ) -> None:
         self.access, self.place, self.price = access, place, price
         self._replay = Replay(recording) if recording is not None else None
-        self._endpoint = Endpoint(access)
-        self._ask = self._replay.ask if self._replay is not None else self._asker(self._endpoint)
+        self._ask = self._replay.ask if self._replay is not None else self._asker(Endpoint(access))
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._ended = ""  # why nothing is asked any more
@@ -253,8 +256,7 @@ class LanguageModel:
                     return None, self._ended or "the run's time is up"
                 room = self._room
                 prompt = write(told, room.prompt, room.characters_a_token)
-                answer = min(room.answer, self._endpoint.most or room.answer)
-                kept = self._budget.reserve(request_body(self.access.model, prompt, answer), self._goes_on)
+                kept = self._budget.reserve(request_body(self.access.model, prompt, room.answer), self._goes_on)
                 if kept is None:
                     return None, f"too little of the budget is left for a request ({self._budget.says})"
                 call, reply = self._call(request, step, kept)
@@ -305,7 +307,7 @@ class LanguageModel:
         self._keep(at, call)
         self._budget.settle(kept, call)
         with self._lock:
-            self._room = self._room.counted(call)
+            self._room = self._room.counted(call).allowed(reply.most)
         self.place.say(f"{request.label}: call {call.number} ({step.move.value}), {_spent(call)}")
         if then is not None and (changes := difference(then, call)):
             name = f"{Path(snf_file(request.label)).stem}-call-{call.number}.diff"

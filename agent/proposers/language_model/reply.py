@@ -12,7 +12,7 @@ class Reply:
     """What came back.
 
     again_s: how long the endpoint wants to be left alone, None if it did not say.  then: the call that was answered so,
-    where it is a recorded answer.
+    where it is a recorded answer.  most: tokens that an answer may have, if the endpoint has ever said so.
     """
 
     status: Answered
@@ -24,3 +24,4 @@ class Reply:
     tokens_cached: int | None = None
     again_s: float | None = None
     then: LlmCall | None = None
+    most: int | None = None
