@@ -17,6 +17,7 @@ from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
 from sqlalchemy import case, func, select
 
 from knowledge_base.content import canonical, content_key, plain
@@ -422,18 +423,27 @@ def _attempt(connection: Connection, trial: Trial, run: str, move: str, reused: 
 
 # ---------------------------------------------------------------------------------------------------- rows to records
 
-_RECORDS = select(TRIALS.c.seal, TRIALS.c.record, *(CANDIDATES.c[name] for name in Candidate.model_fields)).join(
-    CANDIDATES, CANDIDATES.c.key == TRIALS.c.candidate
-)
+_RECORDS = select(
+    TRIALS.c.seal, TRIALS.c.key, TRIALS.c.record, *(CANDIDATES.c[name] for name in Candidate.model_fields)
+).join(CANDIDATES, CANDIDATES.c.key == TRIALS.c.candidate)
 # What the judge writes into a trial.
 _JUDGED = ("verdict", "judged", "infeasible", "seed", "seconds")
 
 
 def _rows(connection: Connection, query: Any) -> Iterator[tuple[Trial, str]]:
-    """The trials of a query of _RECORDS, each with the seal that is stored with it."""
-    for mark, record, *candidate in connection.execute(query):
+    """The trials of a query of _RECORDS, each with the seal that is stored with it.
+
+    Raises UserError where this version can't read one.
+    """
+    for mark, key, record, *candidate in connection.execute(query):
         fields = dict(zip(Candidate.model_fields, candidate, strict=True))
-        yield Trial.model_validate({**record, "candidate": fields}), mark
+        try:
+            trial = Trial.model_validate({**record, "candidate": fields})
+        except (ValidationError, TypeError) as error:  # TypeError: it is no object of JSON at all
+            why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "no object"}
+            said = ": ".join((*map(str, why["loc"]), why["msg"]))
+            raise UserError(f"this version can't read trial {key}: {said}", "Use the version that wrote it.") from None
+        yield trial, mark
 
 
 def trials(connection: Connection, keys: Sequence[str]) -> list[Trial]:

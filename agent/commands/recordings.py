@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agent.files import write_at_once
+from agent.files import no_base, write_at_once
 from agent.loop import RUNS, RunOptions, find_run
 from agent.proposers import Recording, read_recording, shipped_recordings
 from knowledge_base.errors import UserError
@@ -56,7 +56,7 @@ def check_place(file: str) -> str:
         raise UserError(f"--record {file}: there is no folder {path.parent}", "Make it first.")
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"--record {file}: {path.parent} can't be written to", "Name another file.")
-    return str(path)
+    return str(no_base(path))
 
 
 def write(store: Store, run: str, file: str) -> str:

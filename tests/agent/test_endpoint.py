@@ -75,6 +75,7 @@ FAILURES = [
     (Fail(503, "<html><h1>Service Unavailable</h1></html>", kind="text/html"), Answered.SERVER_ERROR),
     (Fail(408, ""), Answered.TIMEOUT),
     (Fail(200, "<html>a page</html>", kind="text/html"), Answered.NO_ENDPOINT),
+    (Fail(405, "<html>method not allowed</html>", kind="text/html"), Answered.NO_ENDPOINT),
     (Fail(200, "{}"), Answered.NO_ENDPOINT),
     (Fail(200, "not json"), Answered.NO_ENDPOINT),
     (Fail(200, {"choices": []}), Answered.NO_ENDPOINT),
@@ -113,6 +114,15 @@ def test_nobody_there_is_unreachable() -> None:
     assert "refused" in reply.said
     reply = Endpoint(Access("http://no-such-host.invalid/v1", KEY, "m")).ask(BODY)
     assert reply.status is Answered.UNREACHABLE
+
+
+@pytest.mark.parametrize(("code", "status"), [(301, Answered.NO_ENDPOINT), (308, Answered.ANSWERED)])
+def test_an_address_that_has_moved_is_told_or_followed(code: int, status: Answered) -> None:
+    with ModelServer(lambda _: Say("yes")) as there:
+        moved = f"{there.url}/chat/completions"
+        reply = ask(Fail(code, "", {"Location": moved}))
+    assert reply.status is status
+    assert reply.said == "" or f"from {moved}, where it was sent on to" in reply.said
 
 
 def test_silence_ends(monkeypatch: pytest.MonkeyPatch) -> None:

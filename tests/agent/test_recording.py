@@ -270,6 +270,7 @@ def test_a_file_that_is_no_recording_is_refused_with_its_line(here: Path, text: 
         (("--target", "gelu", "--record", "x.jsonl"), "the synthesizer asks no language model"),
         (("--replay", "sum.jsonl", "--record", "no/x.jsonl"), "there is no folder"),
         (("--replay", "sum.jsonl", "--record", "runs"), "that is a folder"),
+        (("--replay", "sum.jsonl", "--record", "runs/knowledge.db"), "is a database, which would be lost"),
     ],
 )
 def test_what_can_not_be_replayed_or_recorded_is_said_before_any_work(

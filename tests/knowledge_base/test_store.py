@@ -200,6 +200,24 @@ def test_artifacts_come_back_by_their_hash_and_a_damaged_one_is_as_good_as_none(
     assert store.artifacts([good, bad]) == {good: b"plan", bad: b"kernel"}
 
 
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        ("""'{"chip": "rtx5070"}'""", "configuration: Field required"),
+        ("json_set(record, '$.chip', 7)", "chip: Input should be a valid string"),
+        ("json_set(record, '$.of_a_later_version', 1)", "of_a_later_version: Extra inputs are not permitted"),
+        ("'[]'", "no object"),
+    ],
+)
+def test_a_trial_that_this_version_can_not_read_is_named(store: Store, stored: str, why: str) -> None:
+    store.record([trial()])
+    with store.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE trials SET record = {stored}")
+    with pytest.raises(UserError) as caught:
+        browse.attempts(store.database)
+    assert caught.value.what == f"this version can't read trial {trial().key}: {why}"
+
+
 def test_one_source_may_be_tried_on_several_tasks_at_once(store: Store) -> None:
     other = Task(name="gelu_2", identity="2f" * 32, graph=TASK.graph)
     store.record_tasks([other])

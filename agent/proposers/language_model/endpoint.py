@@ -289,6 +289,8 @@ def _status(error: openai.APIStatusError) -> Answered:
         return Answered.NOT_ALLOWED
     if code == 404:
         return Answered.UNKNOWN_MODEL
+    if code in (405, 501):  # POST is not known there, or became GET by a redirect (301, 302: RFC 9110, 15.4)
+        return Answered.NO_ENDPOINT
     if code == 413 or (code in (400, 422, 500) and _CONTEXT.search(said)):
         return Answered.TOO_LONG
     if code == 408:
@@ -303,10 +305,9 @@ def _status(error: openai.APIStatusError) -> Answered:
 def _told(error: openai.APIStatusError) -> str:
     """The endpoint's words for an error, without the page around them that some send."""
     body = error.body
-    if isinstance(body, dict):
-        said = body.get("message") or body.get("detail") or body
-        return f"HTTP {error.status_code}: {said}"
-    return f"HTTP {error.status_code}: {_plain(str(body or ''))}".rstrip(": ")
+    said = (body.get("message") or body.get("detail") or body) if isinstance(body, dict) else _plain(str(body or ""))
+    where = f" from {error.response.url}, where it was sent on to" if error.response.history else ""
+    return f"HTTP {error.status_code}{where}: {said}".rstrip(": ")
 
 
 def _plain(page: str) -> str:
