@@ -439,11 +439,17 @@ def _rows(connection: Connection, query: Any) -> Iterator[tuple[Trial, str]]:
         fields = dict(zip(Candidate.model_fields, candidate, strict=True))
         try:
             trial = Trial.model_validate({**record, "candidate": fields})
-        except (ValidationError, TypeError) as error:  # TypeError: it is no object of JSON at all
-            why = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "no object"}
-            said = ": ".join((*map(str, why["loc"]), why["msg"]))
-            raise UserError(f"this version can't read trial {key}: {said}", "Use the version that wrote it.") from None
+        except ValidationError as error:
+            why = error.errors()[0]
+            where = ".".join(map(str, why["loc"]))
+            raise _unreadable(key, f"{where}: {why['msg']}") from None
+        except TypeError:
+            raise _unreadable(key, "no object") from None
         yield trial, mark
+
+
+def _unreadable(trial: str, why: str) -> UserError:
+    return UserError(f"this version can't read trial {trial}: {why}", "Use the version that wrote it.")
 
 
 def trials(connection: Connection, keys: Sequence[str]) -> list[Trial]:
