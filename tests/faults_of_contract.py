@@ -53,6 +53,11 @@ FAULTS: dict[str, Fault] = {
         (("ct.load(x, (i, j), (TM, TN)", "ct.load(x, (i, j), (TM, x.shape[1])"),),
         line=f"t = {LOAD}".replace("(TM, TN)", "(TM, x.shape[1])"),
     ),
+    "lambda-called": Fault(
+        "gelu",
+        (("@ct.kernel\n", "cube = lambda v: v * v * v\n\n\n@ct.kernel\n"), ("t * t * t)", "cube(t))")),
+        line="inner = 0.7978845608028654 * (t + 0.044715 * cube(t))",
+    ),
     "no-such-function": Fault("gelu", (("ct.tanh(", "ct.erf("),), line=STORE.replace("ct.tanh", "ct.erf")),
     "no-such-method": Fault(
         "gelu", (("ct.tanh(inner)", "inner.tanh()"),), line=STORE.replace("ct.tanh(inner)", "inner.tanh()")

@@ -220,6 +220,14 @@ def test_the_nearest_task_that_was_solved_is_an_example(prompts: Prompts, tmp_pa
         assert "# layernorm\n" not in said
 
 
+def test_an_example_of_no_bytes_to_speak_of_has_no_speed_of_light(tmp_path: Path) -> None:
+    with Store.open(str(tmp_path / "kb.db")) as store:
+        store.record_tasks([everyday("linear")])
+        time = Measurement(kind="modelled", chip="h200", us=3.0, floor_us=0.0)
+        store.record([tried("# linear\n", RIGHT, "linear", measurements=(time,))])
+        assert "3.00 µs (modelled), with" in Prompts(store).text("linear_gelu")
+
+
 # ---------------------------------------------------------------------------------------------------- order, budget
 
 

@@ -77,8 +77,10 @@ def _place(out: Console, place: Row) -> None:
             rows.add_row(_time(one), slower, one["kernel"][:8], plain(judged + pairs(one["configuration"])) + why)
         out.print(rows)
         first = next((one for one in place["best"] if one["slower"] == 1), place["best"][0])
-        light = f"speed of light {us(first['floor_us'])} µs: the best takes {first['us'] / first['floor_us']:.2f}×"
-        out.print(f"✓ judged: correct; the others were compiled and timed. {light}")
+        light = ""
+        if first["floor_us"]:  # of a few bytes it is less than a nanosecond, which is stored as 0
+            light = f" speed of light {us(first['floor_us'])} µs: the best takes {first['us'] / first['floor_us']:.2f}×"
+        out.print(f"✓ judged: correct; the others were compiled and timed.{light}")
     if place["lost"]:
         rows = table([("lost", "left", 12), ("trials", "right", 6), ("why, of those looked at", "left", None)])
         before = ""

@@ -142,6 +142,8 @@ class TaskWork:
         """Notes a defect of ours that ends this task alone."""
         self.context.folder.log(f"{self.label}: {''.join(traceback.format_exception(error))}")
         self.failed = defect(error)
+        self.over = self.failed.message
+        self.context.progress.say(f"{self.label}: {self.over} (log.txt has all of it)")
         return self.failed
 
     def why_unfinished(self) -> str:

@@ -119,7 +119,8 @@ def merge(source: Path, target: Path) -> list[str]:
             for origin in (target, source):
                 _copy(origin, folder, kept)
             for extra in _not_ours(target):
-                shutil.copy2(extra, folder / extra.name)
+                (folder / extra).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(target / extra, folder / extra, follow_symlinks=False)
             (folder / REFERENCE).write_text(_reference(source, new["task"]), encoding="utf-8")
             _json(folder / MANIFEST, {**old, "winners": sorted(kept, key=_place)})
     return said
@@ -262,11 +263,12 @@ def _time(winner: Mapping[str, Any]) -> Measurement:
 
 
 def _not_ours(folder: Path) -> list[Path]:
-    """Files beside the manifest that no manifest names (an __init__.py, notes): kept."""
-    if not (folder / MANIFEST).is_file():
-        return [p for p in folder.glob("*") if p.is_file()] if folder.is_dir() else []
-    ours = {MANIFEST, REFERENCE, *(name for w in read(folder)["winners"] for name in files(w))}
-    return [p for p in folder.iterdir() if p.is_file() and p.name not in ours]
+    """What lies in the folder and no manifest names (an __init__.py, notes in a folder), by its path there: kept."""
+    ours = set[str]()
+    if (folder / MANIFEST).is_file():
+        ours = {MANIFEST, REFERENCE, *(name for w in read(folder)["winners"] for name in files(w))}
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    return [path for path in (one.relative_to(folder) for one in found) if str(path) not in ours]
 
 
 @contextlib.contextmanager

@@ -4,11 +4,16 @@ A ``launch`` that asks leaves a guard; a kernel that asks leaves nothing in the 
 and so does a ``launch`` that takes a minimum.
 Sizes on both sides of each condition are judged (:mod:`.sizes`).  Block numbers count as the last block's: a kernel
 that does something else from block 200 on does so where the grid is larger.
+
+Nor does a kernel ask that takes a row of 768 for one tile of 1,024, or walks 26 tiles of 32 where there are 24: it is
+right up to there.  What its tiles hold, once or as often as a number in it says, are its :func:`capacities`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Iterator, Mapping
 
 from evaluator.kernel import Kernel
@@ -17,6 +22,7 @@ from kernels_generated.runtime.expr import Expr, ExprError, build, symbols
 from kernels_generated.runtime.plan import ArrayParameter, Guard, Launch, LaunchPlan
 
 MOST = 200  # conditions of a plan; a kernel that asks more is not asked about all
+MULTIPLE = 512  # a guard may want a multiple of as much
 LARGEST = 2000  # characters of an expression's text: longer ones grow without bound in unrolled code
 
 _COMPARISONS = {
@@ -49,6 +55,36 @@ def conditions(plan: LaunchPlan, kernels: Mapping[str, bytes]) -> tuple[Guard, .
     return tuple(found)
 
 
+def capacities(plan: LaunchPlan, kernels: Mapping[str, bytes], sizes: Mapping[str, int]) -> tuple[Guard, ...]:
+    """What holds at ``sizes`` and may be all that the plan's kernels reach: an extent is no longer than some tiles.
+
+    As many tiles as a loop has turns or a grid has blocks, where that is a number; else one.
+    """
+    found: dict[Guard, None] = {}
+    for step in plan.launches:
+        try:
+            module = Kernel.of(kernels[step.kernel]).module
+        except TileIRError:  # whoever runs it says so
+            continue
+        reader = _Reader(plan, step, module)
+        for _ in reader.conditions(module.body):
+            pass
+        for extent, reached in reader.reached():
+            guard = Guard("<=", extent, reached)
+            if symbols(extent) and symbols(extent) <= set(sizes) and reached > 1 and guard.holds(sizes):
+                found[guard] = None
+    return tuple(guard for guard in found if _serves_more(plan, guard))
+
+
+def _serves_more(plan: LaunchPlan, capacity: Guard) -> bool:
+    """Whether the plan's guards leave sizes beyond a capacity to it, where that is the capacity of one dimension."""
+    if not isinstance(capacity.left, str) or not isinstance(capacity.right, int):
+        return True
+    mine = [g for g in plan.guards if symbols(g.left) | symbols(g.right) == {capacity.left}]
+    beyond = ({capacity.left: capacity.right + more} for more in range(1, MULTIPLE + 1))
+    return any(all(guard.holds(at) for guard in mine) for at in beyond)
+
+
 def _turns(e: Expr) -> Iterator[Guard]:
     """Where a minimum or maximum inside an expression changes from one side to the other."""
     if isinstance(e, tuple):
@@ -64,12 +100,21 @@ class _Reader:
 
     def __init__(self, plan: LaunchPlan, launch: Launch, module: ir.Module) -> None:
         self.grid = launch.grid
+        self.windows: dict[
+            tuple[Expr, int], None
+        ] = {}  # an extent of an array, and of the tiles that are cut out of it
+        self.arrays: dict[Expr, None] = {}  # extents of arrays, and how many elements they have
+        self.points: set[int] = set()  # extents of tiles that are gathered or scattered
+        self.counts: set[int] = {1}  # how many tiles there may be one after another: turns of loops, blocks, positions
+        self.counts |= {n for n in launch.grid if isinstance(n, int)}
+        self.offsets: set[int] = set()  # whole numbers in the text: where a tile of points may begin
         self.known: dict[int, Expr] = {}
         self.shapes: dict[int, list[Expr | None]] = {}  # of views: tensors' sizes, or how many tiles there are
         words: list[Expr | None] = []
         for parameter in launch.parameters:
             if isinstance(parameter, ArrayParameter):
                 view = plan.views[parameter.view]
+                self.arrays |= dict.fromkeys((*view.shape, functools.reduce(lambda a, b: build("*", a, b), view.shape)))
                 words += [None, *view.shape, *view.strides]
             else:
                 value = parameter.value
@@ -88,8 +133,26 @@ class _Reader:
                 self.read(op)
             for inner in op.regions:
                 if op.name == "for" and op.operands[1] in self.known:
+                    self.count(self.known[op.operands[1]])
                     self.learn(inner.arguments[0], build("-", self.known[op.operands[1]], 1))
                 yield from self.conditions(inner)
+
+    def count(self, value: Expr | None) -> None:
+        if isinstance(value, int) and value > 1:
+            self.counts.add(value)
+
+    def reached(self) -> Iterator[tuple[Expr, int]]:
+        """(an extent, how much of it a number of tiles is); after :meth:`conditions`."""
+        for count in self.counts:
+            for extent, tile in self.windows:
+                yield extent, tile * count
+            for points in self.points:
+                for extent in self.arrays:
+                    yield extent, points * count
+        for begin in self.offsets:
+            for points in self.points:
+                for extent in self.arrays:
+                    yield extent, begin + points
 
     def condition(self, op: ir.Op) -> Iterator[Guard]:
         a, b = (self.known.get(v) for v in op.operands[:2]) if len(op.operands) > 1 else (None, None)
@@ -97,6 +160,8 @@ class _Reader:
             return
         if op.name == "cmpi":
             yield Guard(_COMPARISONS[op.attrs["predicate"]], a, b)
+        elif op.name in ("mini", "maxi"):
+            yield Guard("<=", a, b)
         elif op.name == "remi" and b != 0:
             yield Guard("==", build("mod", a, b), 0)
 
@@ -104,10 +169,17 @@ class _Reader:
         """Learns what ``op`` makes."""
         name, operands = op.name, op.operands
         values = [self.known.get(v) for v in operands]
+        if name in ("load_view_tko", "store_view_tko"):
+            for value in values:
+                self.count(value + 1 if isinstance(value, int) else None)
+        elif name in ("load_ptr_tko", "store_ptr_tko"):
+            extents = op.operand_types[0].shape if isinstance(op.operand_types[0], ir.TileType) else ()
+            self.points |= {*extents, math.prod(extents)}
         if name == "constant":
             literal = op.attrs["value"].values
             if isinstance(literal, int) and not isinstance(literal, bool) and not op.attrs["value"].bits:
                 self.learn(op.results[0], literal)
+                self.offsets.add(literal)
         elif name in _SAME:
             self.learn(op.results[0], values[0])
         elif name in _ARITHMETIC or name == "divi":
@@ -132,6 +204,7 @@ class _Reader:
         if isinstance(kind, ir.TileViewType):
             extents = [shape[d] for d in kind.dim_map]
             steps = kind.traversal if kind.kind == "strided" else kind.tile
+            self.windows |= {(e, n): None for e, n in zip(extents, kind.tile, strict=True) if e is not None}
             self.shapes[op.results[0]] = [
                 None if e is None else build("cdiv", e, s) for e, s in zip(extents, steps, strict=True)
             ]

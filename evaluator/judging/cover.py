@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.trace import Request, Traced, same_launches, trace
-from kernels_generated.runtime.plan import Launchable
+from kernels_generated.runtime.plan import MAX_GRID, Launchable
 from knowledge_base.chips import Chip
 from knowledge_base.records import Stage, Status, Verdict
 from knowledge_base.snf.task import Task
@@ -44,19 +44,24 @@ class Cover:
 
 
 def dims(sizes: Mapping[str, int], chip: Chip) -> Sizes:
-    """The names a plan's expressions may use, with their values."""
-    return {**sizes, "num_sms": chip.sm_count}
+    """The names a plan's expressions may use, with their values: ``sizes`` may say another number of processors."""
+    return {"num_sms": chip.sm_count, **sizes}
 
 
 def cover(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], out: Cover, sizes: Sequence[Sizes]) -> Cover:
     """Adds to ``out`` a plan for every size of ``sizes`` that none of its plans serves, and returns it.
 
-    Raises Rejected where launch fails.
+    Left out are sizes at which a launch would need a grid that no chip takes, as a plan's guard says.  Raises Rejected
+    where launch fails.
     """
+    refused: list[Sizes] = []
     missing = [s for s in sizes if out.serving(dims(s, chip)) is None]
     answers = trace(source, task, [Request(s, axes, "general") for s in missing], chip) if missing else []
     for at, answer in zip(missing, answers, strict=True):
         if isinstance(answer, Verdict):
+            if answer.error_class == "grid-range" and _grid_too_large(out, dims(at, chip)):
+                refused.append(at)
+                continue
             if answer.status is not Status.INFEASIBLE:
                 raise Rejected(answer.model_copy(update={"message": f"at {text(at)}: {answer.message}"}))
             out.infeasible.append((at, answer))
@@ -66,13 +71,18 @@ def cover(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], out: Cov
                 said = f"traced at {text(at)} the plan has a guard that is false there: {guard}"
                 raise Rejected(launch_changes(said))
             out.traced.append(answer)
-    refused = [at for at, _ in out.infeasible]
+    refused += [at for at, _ in out.infeasible]
     for at in sizes:
         if at not in refused:
             index = out.serving(dims(at, chip))
             assert index is not None
             out.chosen.append((at, index))
     return out
+
+
+def _grid_too_large(out: Cover, sizes: Sizes) -> bool:
+    limits = [g for one in out.plans for g in one.plan.guards if g.comparison == "<=" and g.right in MAX_GRID]
+    return any(not guard.holds(sizes) for guard in limits)
 
 
 def confirm(source: str, task: Task, chip: Chip, axes: Mapping[str, Any], covered: Cover) -> None:

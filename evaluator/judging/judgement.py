@@ -37,7 +37,7 @@ from knowledge_base.records import CompileEvidence, Stage, Status, Trial, Verdic
 from knowledge_base.snf.task import Task
 
 from .accuracy import Errors
-from .conditions import conditions
+from .conditions import capacities, conditions
 from .cover import Cover, confirm, cover, dims, launch_changes, text
 from .examine import EMULATION_SECONDS, Examination, Progress
 from .executable import Executable, Within
@@ -177,10 +177,15 @@ class _Judging:
             others = tuple(dict.fromkeys(g for t in self.covered.traced[1:] for g in t.plan.guards))
             more = dict.fromkeys(c for t in self.covered.traced for c in conditions(t.plan, t.kernels))
             more |= dict.fromkeys(others)
+            reached = dict.fromkeys(
+                c for t in self.covered.traced for c in capacities(t.plan, t.kernels, self.task.sizes)
+            )
             if turn and more.keys() <= {*asked}:
                 break
             asked = tuple(more)
-            chosen = judged_sizes(self.task, [first.plan], first.axes, seed, conditions=asked, others=others)
+            chosen = judged_sizes(
+                self.task, [first.plan], first.axes, seed, conditions=asked, others=others, capacities=tuple(reached)
+            )
             known = Cover(traced=self.covered.traced)
             self.covered = cover(self.source, self.task, self.chip, self.axes, known, chosen)
         if not self.covered.chosen:

@@ -1,7 +1,8 @@
 """A plan at the task's own size, which is too large to be emulated whole: what is looked at there.
 
 - Of every launch, which block writes which element, without any value (:func:`evaluator.tileir.stores_alone`): no two
-  blocks write one element, and together they write every element of every output.
+  blocks write one element, and together they write every element of every output.  So they do with other numbers of
+  multiprocessors, where the launches ask for that: the plan serves any chip of its architecture.
 - A sample of blocks, drawn from the seed, the corners of the grid always among them, with all that they read: every
   element that they write against the reference.  Blocks of earlier launches that these read from run, too.
 
@@ -58,7 +59,7 @@ from .inputs import draw, torch_dtype
 from .oracle import Oracle
 from .rejection import Rejected, reject
 from .restriction import separable, taken
-from .sizes import ELEMENTS, Sizes, work
+from .sizes import ELEMENTS, PROCESSORS, Sizes, work
 
 BLOCKS = 12  # of a sample, at most, where one launch writes the outputs; of each of several a share, two or more
 CORNERS = 4  # of these
@@ -116,22 +117,34 @@ def judge_own_size(
     normal: errors on normal inputs by output at the judged sizes, which count where a sample has few elements.
     within: what ends an operation that does not end by itself.
     """
-    look = _Look(task, traced, chip, time.monotonic() + SECONDS)
+    deadline = time.monotonic() + SECONDS
+    look = _Look(task, traced, chip, dict(task.sizes), deadline)
     late = f"at {text(task.sizes)} an operation went on beyond the {SECONDS:.0f} s that it may take"
     with one_thread(), within(SECONDS, late) if within is not None else nullcontext():
         try:
             look.place(seed)
+            for at in _elsewhere(task, traced, chip, seed):
+                _Look(task, traced, chip, at, deadline).place(seed)
             return OwnSize(look.compare(seed, oracle, normal))
         except _LeftOut as why:
             return OwnSize(left_out=str(why))
 
 
+def _elsewhere(task: Task, traced: Launchable, chip: Chip, seed: int) -> list[Sizes]:
+    """The task's sizes where there are fewer multiprocessors, and more: if the plan asks for them and holds there."""
+    if "num_sms" not in traced.plan.used:
+        return []
+    rng = random.Random(seed)
+    sides = [[n for n in PROCESSORS if n < chip.sm_count], [n for n in PROCESSORS if n > chip.sm_count]]
+    drawn = [task.sizes | {"num_sms": rng.choice(side)} for side in sides if side]
+    return [at for at in drawn if traced.plan.applies(at)]
+
+
 class _Look:
     """One plan at one size."""
 
-    def __init__(self, task: Task, traced: Launchable, chip: Chip, deadline: float) -> None:
-        self.task, self.traced, self.deadline = task, traced, deadline
-        self.sizes: Sizes = dict(task.sizes)
+    def __init__(self, task: Task, traced: Launchable, chip: Chip, sizes: Sizes, deadline: float) -> None:
+        self.task, self.traced, self.sizes, self.deadline = task, traced, sizes, deadline
         self.shapes = {t.name: shape_at(t.shape, self.sizes) for t in (*task.inputs, *task.outputs)}
         self.bound: BoundPlan = admit(traced.plan, self.shapes, dims(self.sizes, chip), MOST_BYTES)
         self.footprints: list[Footprint] = []
@@ -379,13 +392,12 @@ class _Sample:
             if needed[index]:
                 look.refuse(look.launch(index, sorted(needed[index]), Reads(())), index)
             index += 1
-        outputs = zip(look.task.outputs, look.task.graph.outputs, expected.eager, strict=True)
-        for number, (tensor, value, eager) in enumerate(outputs):
+        for number, (tensor, eager) in enumerate(zip(look.task.outputs, expected.eager, strict=True)):
             mask = taken(self.region[tensor.name].reshape(look.shapes[tensor.name]), tensor.shape, keep)
             got = taken(look.outputs[tensor.name], tensor.shape, keep)
             if bool(mask.any()):
                 reference = expected.nearest(number, got)
-                case = Case(value, tensor.dtype, "normal", look.sizes, got[mask], reference[mask], eager[mask])
+                case = Case(tensor.name, tensor.dtype, "normal", look.sizes, got[mask], reference[mask], eager[mask])
                 yield case, _indices(mask, tensor.shape, keep)
 
     def feeding(self) -> list[set[int]]:

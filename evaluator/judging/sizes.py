@@ -24,7 +24,9 @@ ELEMENTS = 16_384  # docs/judging.md: errors are pooled over at least this many 
 MAX_WORK = 40_000_000  # multiply-adds and elements of one judged size: some 40 ms of a CPU core
 MAX_OUTPUT = 4 * ELEMENTS  # elements of the outputs of one judged size: more teach nothing new
 MOST_OUTPUT = 4 * MAX_OUTPUT  # where a condition inside a kernel turns at more
+FAR_OUTPUT, FAR_WORK = 2**21, 4 * MAX_WORK  # where a kernel may reach as far
 TURNING = 8  # sizes on both sides of conditions inside kernels; half as many where no number of its own stands in one
+BEYOND = 4  # sizes beyond what kernels may reach
 TOGETHER = 2  # sizes at which several such conditions turn at once
 MAX_TILE = 512  # larger numbers in a plan are limits, not tiles
 TALLEST = 70_000
@@ -32,6 +34,9 @@ MOVED = 7  # sizes that are also tried inside a plan's guards
 NEAR = 256  # a dimension is moved by less than that to meet a constraint such as D % 2 == 0
 UNTILED = (1, 2, 3, 5, 15, 16, 17)  # extents of a dimension whose tile, if any, is unknown
 FLAT = 3  # dimensions that are short while all others are not
+ELSEWHERE = 4  # sizes that are also judged on chips with other numbers of multiprocessors
+# Multiprocessors of GPUs, and slices of GPUs, that there are, and primes: a plan serves every chip of its architecture.
+PROCESSORS = (16, 17, 20, 23, 36, 48, 60, 84, 114, 132, 148, 170, 188)
 PRIMES = tuple(n for n in range(2, 2000) if all(n % k for k in range(2, int(n**0.5) + 1)))
 MIDDLE = tuple(p for p in PRIMES if 90 < p < 180)  # sizes of the others, where FLAT dimensions are short
 
@@ -177,6 +182,43 @@ def _together(
     return [found[here] for here in sorted(found, key=len, reverse=True)[:TOGETHER]]
 
 
+def _beyond(task: Task, capacities: Sequence[Guard], pinned: frozenset[str], rng: random.Random) -> list[Sizes]:
+    """Sizes beyond what kernels may reach, for each extent beyond the most that can be judged."""
+    of_extent: dict[Expr, list[Guard]] = {}
+    for capacity in sorted(capacities, key=lambda c: sum(_numbers(c.right)), reverse=True):
+        of_extent.setdefault(capacity.left, []).append(capacity)
+    out: list[Sizes] = []
+    for extent in rng.sample(list(of_extent), len(of_extent)):
+        rows = (_past(task, capacity, pinned, rng) for capacity in of_extent[extent])
+        out += [row for row in rows if row is not None][:1]
+        if len(out) == BEYOND:
+            break
+    return out
+
+
+def _past(task: Task, capacity: Guard, pinned: frozenset[str], rng: random.Random) -> Sizes | None:
+    """A size past a capacity that can be judged, with one dimension as long as that takes; None if there is none."""
+    names = sorted(symbols(capacity.left) - pinned)
+    for others in ([p for p in PRIMES if p < 40], MIDDLE):
+        for name in rng.sample(names, len(names)):
+            row = {d: rng.choice(others) for d in task.sizes} | {d: task.sizes[d] for d in pinned}
+            lengths = (*(1 << k for k in range(17)), TALLEST)
+            first = next((n for n in lengths if not _guarded(capacity, row | {name: n})), None)
+            if first is None:
+                continue
+            least = next(n for n in range(first // 2, first + 1) if not _guarded(capacity, row | {name: n}))
+            for more in (rng.randrange(least // 2, least), rng.randrange(16)):  # where it can be, much is beyond
+                far = _raised(task, row | {name: least + more}, name)
+                fitted = fit(task, far, pinned | {name}, FAR_WORK, FAR_OUTPUT)
+                if (
+                    fitted is not None
+                    and not _guarded(capacity, fitted)
+                    and not _too_large(task, fitted, FAR_WORK, FAR_OUTPUT)
+                ):
+                    return fitted
+    return None
+
+
 def _opposite(condition: Guard) -> Guard:
     comparison = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}[condition.comparison]
     return Guard(comparison, condition.left, condition.right)
@@ -199,13 +241,15 @@ def judged_sizes(
     edges: int = 4,
     conditions: Sequence[Guard] = (),
     others: Sequence[Guard] = (),
+    capacities: Sequence[Guard] = (),
 ) -> tuple[Sizes, ...]:
     """The sizes to judge at, the first with at least ELEMENTS output elements where that is possible.
 
     ``edges`` bounds how many guard edges are taken.  conditions: what kernels ask (:mod:`.conditions`): up to TURNING
     sizes are for these.  others: those of them that are guards of other plans; beyond these a plan may serve sizes that
-    are far from any edge, and is judged at one.  A dimension that the task calls constant and a plan pins takes the
-    values its spec lists and no others; all of them occur.
+    are far from any edge, and is judged at one.  capacities: what may be all that kernels reach; BEYOND sizes
+    have more.  A dimension that the task calls constant and a plan pins takes the values its spec lists and no others;
+    all of them occur.
     """
     rng = random.Random(seed)
     dims = tuple(task.sizes)
@@ -243,6 +287,7 @@ def judged_sizes(
             row[d] = task.sizes[d] if i == 0 else values[i % len(values)]
     fitted = [row for row in (fit(task, row, frozenset(pinned)) for row in rows) if row is not None]
     far = [fit(task, row, frozenset(pinned), elements=MOST_OUTPUT) for row in turning]
+    far += _beyond(task, capacities, frozenset(pinned), rng)
     # A specialised plan holds at few of these: it is judged inside its guards too, at as many sizes as a general one.
     near_by = [_fit_inside(task, row, guards, pinned) for row in fitted[:MOVED]]
     served = [row for row in near_by if row is not None]
@@ -251,7 +296,14 @@ def judged_sizes(
         doubled = [_raised(task, least | {d: 2 * least[d]}, d) for d in dims if d not in pinned]
         near_by += [_fit_inside(task, row, guards, pinned) for row in doubled]
     unique = {tuple(sorted(row.items())): row for row in (*near_by, *fitted, *far) if row is not None}
-    return tuple(unique.values())
+    return tuple(_on_others(list(unique.values()), rng) if any("num_sms" in p.used for p in plans) else unique.values())
+
+
+def _on_others(rows: list[Sizes], rng: random.Random) -> list[Sizes]:
+    """The sizes, and some of them on other chips too, the first one among these: there it has the most to share out."""
+    first, *rest = rows
+    some = [first, *rng.sample(rest, min(len(rest), ELSEWHERE - 1))]
+    return rows + [row | {"num_sms": rng.choice(PROCESSORS)} for row in some]
 
 
 def _fit_inside(task: Task, row: Sizes, guards: Sequence[Guard], listed: Mapping[str, tuple[int, ...]]) -> Sizes | None:
@@ -319,8 +371,8 @@ def _small(dims: Sequence[str], rng: random.Random) -> Sizes:
 
 
 def _tall(sample: int, rng: random.Random) -> int:
-    """A prime a bit above the sample (bounded): a threshold below the sample's own size cannot hide."""
-    start = min(max(sample, 64), TALLEST) + rng.randrange(1, 16)
+    """A prime at twice the sample or more (bounded): what is right up to the sample's own size cannot hide."""
+    start = min(rng.randrange(2, 4) * max(sample, 32), TALLEST) + rng.randrange(1, 16)
     return next(n for n in range(start, 2 * start + 2) if all(n % k for k in range(2, int(n**0.5) + 1)))
 
 

@@ -89,7 +89,7 @@ def trace(
     limits = limits or TraceLimits()
     inputs, outputs = list(task.inputs), list(task.outputs)
     for request in requests:
-        if set(request.sizes) != set(task.sizes):
+        if set(request.sizes) - {"num_sms"} != set(task.sizes):
             raise KeyError(f"sizes {sorted(request.sizes)}, the task has {sorted(task.sizes)}")
         if request.policy not in POLICIES:
             raise ValueError(f"policy {request.policy!r}: one of {', '.join(POLICIES)}")
@@ -194,7 +194,7 @@ class _Answers:
 
     def _traced(self, message: dict[str, Any], task: Task, request: Request, axes: dict[str, Any]) -> Traced:
         plan = from_data(message["plan"])
-        _check_plan(plan, task, {**request.sizes, "num_sms": self._num_sms})
+        _check_plan(plan, task, {"num_sms": self._num_sms, **request.sizes})
         for digest, text in dict(message["kernels"]).items():
             data = base64.b64decode(text, validate=True)
             if len(data) > MAX_BYTECODE or hashlib.sha256(data).hexdigest() != digest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import traceback
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
@@ -67,7 +68,8 @@ class FrontEnd:
             keeper = self._kept.pop(like, None) or _keeper(kernel._annotated_function, signature)
             made = _compile._get_bytecode(keeper, kernel._compiler_options, anonymize_debug_info=False).bytecode
         except TileError as error:
-            raise FrontEndError(type(error).__name__, str(error.message), _line(error.loc, self._filename)) from error
+            said = str(error.message) or _wordless(error)
+            raise FrontEndError(type(error).__name__, said, _line(error.loc, self._filename)) from error
         except (MemoryError, TimeoutError):
             raise
         except Exception as error:
@@ -77,6 +79,13 @@ class FrontEnd:
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return bytes(made)
+
+
+def _wordless(error: BaseException) -> str:
+    """An assertion of the front end's own says where it stands, if nothing else."""
+    inner = error.__cause__ or error.__context__ or error
+    frames = traceback.extract_tb(inner.__traceback__)
+    return f"{type(inner).__name__} in {frames[-1].name}, of cuTile's front end" if frames else type(inner).__name__
 
 
 def _keeper(function: Any, signature: KernelSignature) -> Any:

@@ -21,7 +21,7 @@ def same_launches(traced: Traced, sizes: Mapping[str, int], concrete: Traced) ->
 
     Strides along axes of one element are not compared: no access uses them.
     """
-    dims = {**sizes, "num_sms": concrete.num_sms}
+    dims = {"num_sms": concrete.num_sms, **sizes}
     try:
         guard = traced.plan.failing_guard(dims)
         if guard is not None:

@@ -69,7 +69,7 @@ class Recorder:
         self._task = task
         self._chip = chip
         self._exporter = exporter
-        self._dims: dict[str, int] = {**request["sizes"], NUM_SMS: int(chip["sm_count"])}
+        self._dims: dict[str, int] = {NUM_SMS: int(chip["sm_count"]), **request["sizes"]}
         self.context = Context(self._dims)
         self._arguments: list[dict[str, Any]] = []
         self._views: dict[tuple[Any, ...], int] = {}

@@ -14,6 +14,7 @@ from kernels_generated.runtime.plan import Launchable
 class Request:
     """One plan to trace: at sample ``sizes`` (all of the task's dimensions), with values for some axes.
 
+    Sizes may have ``num_sms`` beside the dimensions: another number of multiprocessors than the chip's.
     policy general: the kernels assume what follows from the guards; sample: also each divisibility that the sizes have;
     concrete: plain integers, launches without bytecode, to compare a plan with.
     """

@@ -158,6 +158,12 @@ class LaunchPlan:
         """The hashes of the kernels it launches, in order of first use."""
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches))
 
+    @property
+    def used(self) -> frozenset[str]:
+        """Of ``dims`` those that arguments, launches or guards depend on."""
+        sizes = [e for a in self.arguments for e in a.shape] + [e for g in self.guards for e in (g.left, g.right)]
+        return frozenset().union(*map(symbols, sizes), *(_symbols(self, step) for step in self.steps))
+
     def failing_guard(self, dims: Dims) -> Guard | None:
         """The first guard that is false at ``dims``; None where the plan applies."""
         return next((g for g in self.guards if not g.holds(dims)), None)

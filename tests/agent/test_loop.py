@@ -16,6 +16,7 @@ from agent.cli import invoke
 from agent.loop.rundir import RunFolder
 from agent.loop.summary import RunSummary
 from agent.loop.target_work import RunOptions, run
+from agent.loop.task_work import TaskWork
 from agent.progress import Lines
 from agent.proposers import synthesizer
 from agent.proposers.base import Offer, Proposal, ProposalRequest
@@ -136,6 +137,22 @@ def test_a_target_that_reads_nothing_and_moves_next_to_nothing(
     """Its floor is 0.000 µs, of which no task has a share."""
     summary = go("positions", tmp_path, text="M = 4\ny = Range(M)", search_seconds=1)
     assert (summary.status, [(t.status, t.share) for t in summary.tasks]) == ("done", [("correct", 1.0)])
+
+
+def test_a_defect_that_ends_the_asking_is_said_where_a_kernel_stands(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = TaskWork.ask
+
+    def fails(work: TaskWork, proposer: Any) -> str:
+        usual(work, proposer)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(TaskWork, "ask", fails)
+    summary = go("defect", tmp_path, text="M, N = 4, 40\nx: f32[M, N]\ny = GELU(x)", search_seconds=1)
+    assert (summary.status, summary.tasks[0].status) == ("done", "correct")
+    assert "RuntimeError: a defect" in summary.tasks[0].over
+    assert "RuntimeError: a defect" in capfd.readouterr().err
 
 
 def test_a_task_that_meets_a_defect_says_so_and_the_others_go_on(

@@ -110,6 +110,17 @@ def test_the_page_of_a_task(store: Store, capfd: pytest.CaptureFixture[str]) -> 
     assert "Not tried yet." in page(capfd, "linear_gelu", "--gpu", "b200")
 
 
+def test_the_page_of_a_task_whose_floor_is_no_time_at_all(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny = everyday("gelu", M=1, N=3)
+    time = Measurement(kind="modelled", chip="h200", us=3.0, floor_us=0.0)
+    of = Candidate(source="# tiny\n", task=tiny.identity)
+    store.record_tasks([tiny])
+    store.record([trial(1, None, RIGHT, of, shape=tiny.sizes, measurements=(time,))])
+    shown = page(capfd, "gelu")
+    assert "~3.00 best" in " ".join(shown.split())
+    assert "speed of light" not in shown
+
+
 def test_the_page_of_a_kernel(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
     shown = page(capfd, SECOND.digest[:12])
     first, second = FIRST.digest[:8], SECOND.digest[:8]

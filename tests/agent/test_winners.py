@@ -165,10 +165,23 @@ def test_who_replaces_whom(won: Won, tmp_path: Path, present: Measurement, new: 
 def test_promotion_adds_chips_and_keeps_files_that_are_not_ours(won: Won, tmp_path: Path) -> None:
     package = tmp_path / "layernorm"
     merge(put(tmp_path / "a", won), package)
-    (package / "__init__.py").write_text("# mine\n")
+    mine = [package / "__init__.py", package / "notes" / "first" / "a.txt", package / "plans" / "mine.txt"]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("# mine\n")
+    (package / "link").symlink_to("nowhere")
     merge(put(tmp_path / "b", won.having(chip="h200")), package)
     assert [c for c, _, _ in times(package)] == ["h200", "rtx5070"]
-    assert (package / "__init__.py").read_text() == "# mine\n"
+    assert {file.read_text() for file in mine} == {"# mine\n"}
+    assert (package / "link").is_symlink()
+
+
+def test_promotion_into_a_folder_that_is_none_of_ours_keeps_what_lies_there(won: Won, tmp_path: Path) -> None:
+    note = tmp_path / "layernorm" / "notes" / "a.txt"
+    note.parent.mkdir(parents=True)
+    note.write_text("precious")
+    merge(put(tmp_path / "a", won), tmp_path / "layernorm")
+    assert note.read_text() == "precious"
 
 
 def test_another_task_of_the_same_name_is_refused(won: Won, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_an_honest_candidate_is_correct(path: Path, oracle: Oracle) -> None:
     fewer = task.at(**{rows: count for rows, count in (("M", 2048), ("B", 2)) if rows in task.sizes})
     done, verdict = judged(text, fewer, oracle, seed=None)
     assert verdict.correct, verdict
-    # A row that is one tile ends at what a tile holds; a few seeds follow softmax's row lengths to there.
-    assert all(at["N"] > 16_384 for at in done.infeasible), done.infeasible
+    # A row that is one tile ends at what a tile holds, or where launch says so; a few seeds follow rows to there.
+    assert all(at["N"] > 8192 for at in done.infeasible), done.infeasible
     assert {"normal", "offset", "onehot", "zeros", "ones", "extreme"} <= set(verdict.numbers)
     assert bool(verdict.message) == bool(done.infeasible), verdict.message  # that is what it says
     (own,) = verdict.numbers["own size"].values()

@@ -98,7 +98,7 @@ BY_PARTS = changed(
 def test_of_each_launch_that_writes_a_part_of_the_output_a_sample_is_looked_at(oracle: Oracle) -> None:
     """The launches before the last, too: here the one that writes nearly all."""
     task = everyday("gelu")
-    assert looked_at(BY_PARTS, task, oracle).figures["gelu"]["elements"] > 16_384
+    assert looked_at(BY_PARTS, task, oracle).figures["y"]["elements"] > 16_384
     wrong = BY_PARTS.replace("    inner", "    t = ct.where(ct.num_blocks(0) > 200, t * 1.1, t)\n    inner", 1)
     with pytest.raises(Rejected) as caught:
         looked_at(wrong, task, oracle)
@@ -153,7 +153,7 @@ def launch(stream, x, y, *, TM=256):
 def test_blocks_that_take_their_turns_by_a_counter_all_run(oracle: Oracle) -> None:
     task = everyday("gelu", M=3000, N=256)
     right = looked_at(DYNAMIC.replace("FACTOR", "1.0"), task, oracle)
-    assert right.figures["gelu"]["elements"] >= 256 * 256
+    assert right.figures["y"]["elements"] >= 256 * 256
     with pytest.raises(Rejected, match="every element is 1"):
         looked_at(DYNAMIC.replace("FACTOR", "(1.1 if ct.num_blocks(0) > 5 else 1.0)"), task, oracle)
 
