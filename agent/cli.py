@@ -18,8 +18,20 @@ from knowledge_base import errors
 
 EXIT_PIPE = 141  # 128 + SIGPIPE, as of a program that the signal ended: `agent kb facts | head`
 
+
+class Commands(typer.core.TyperGroup):
+    """The commands.  Ctrl-C in one is said as what else ends it is; typer would end it without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise errors.Interrupted from None
+
+
 app = typer.Typer(
     name="agent",
+    cls=Commands,
     help="Writes cuTile kernels for a network's pieces, proves them right, times them, and remembers what it learned.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,6 +50,7 @@ Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="
 Shape = Annotated[list[str] | None, typer.Option("--shape", metavar="k=v,…", help="Sample sizes: B=2,T=128.")]
 Axes = Annotated[list[str] | None, typer.Option("--axes", metavar="k=v,…", help="Configuration: TM=64,TN=128.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of hidden inputs and judged sizes; else random.")]
+SeedOr0 = Annotated[int, typer.Option("--seed", help="Of what is drawn.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes at once; 0: as many as there are cores.")]
 SearchSeconds = Annotated[
     float | None,
@@ -247,7 +260,7 @@ def search(
     shape: Shape = None,
     gpu: Gpu = None,
     device: Device = "auto",
-    seed: Seed = None,
+    seed: SeedOr0 = 0,
     jobs: Jobs = 0,
     search_seconds: SearchSeconds = None,
     cluster: Cluster = None,
@@ -272,7 +285,7 @@ def emulate(
     shape: Shape = None,
     axes: Axes = None,
     gpu: Gpu = None,
-    seed: Seed = None,
+    seed: SeedOr0 = 0,
     require_sandbox: Sandbox = None,
     as_json: Json = False,
 ) -> int:
@@ -541,7 +554,7 @@ def invoke(arguments: list[str]) -> int:
         console.complain(errors.UserError(error.format_message(), f"Try `{path} --help`."), as_json)
         return errors.EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
+        console.complain(errors.Interrupted(), as_json)
         return errors.EXIT_INTERRUPTED
     except SystemExit as ending:  # click and rich end with 1 when a pipe breaks
         broken = ending.__context__

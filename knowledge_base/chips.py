@@ -408,9 +408,7 @@ def _ask_driver(device: int) -> tuple[str, int, dict[str, int]]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise EnvironmentLacks(
-            "no CUDA driver on this machine, so --gpu auto has nobody to ask", f"name a chip: {', '.join(CHIPS)}"
-        ) from None
+        raise EnvironmentLacks("there is no CUDA driver on this machine", f"name a chip: {', '.join(CHIPS)}") from None
 
     def call(function: str, *arguments: Any) -> None:
         code = getattr(cuda, function)(*arguments)

@@ -27,6 +27,15 @@ class UserError(Exception):
         return f"{self.what}\n{self.mend}" if self.mend else self.what
 
 
+class Interrupted(UserError):
+    """Ctrl-C: exit code 130."""
+
+    exit_code = EXIT_INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
 class EnvironmentLacks(UserError):
     """The machine lacks something: exit code 3."""
 

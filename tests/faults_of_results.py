@@ -457,6 +457,8 @@ NOBODYS: dict[str, str] = {
         ("disagrees", "compiler-fault", "gpu-fault", "gpu-hang", "guard-zone", "gpu-memory"),
         "Only a GPU shows it; tests/evaluator/test_replay.py has each.",
     ),
+    "nan-missing": "No task of these kernels is NaN or infinite where its inputs are finite; tests/evaluator/"
+    "test_judge.py has a quotient.",
     "too-many-processes": "Where seccomp holds, the tracer's child can make no second process or thread (not- "
     "permitted): so that its watcher never counts one; it takes root and a machine without seccomp.",
     "source-too-large": "A model's answer of that length is refused where it is read; agent check gives the class.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -51,14 +52,15 @@ def bench(
     chip = chip_for(gpu)
     where = device_for(device, chip)
     graph = load_target(target, shape).graph
+    given = {"target": target, "shape": ",".join(f"{k}={v}" for k, v in shape.items()), "gpu": gpu, "db": db}
+    asked = " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items() if value)
     err = console(error=True)
     seed = secrets.randbits(31) if seed is None else seed
     with Store.open(db) as store:
         with err.status("compiling …"):
             contests, missing = comparison.gathered(store, graph, chip)
         if not contests:
-            sizes = f" --shape {','.join(f'{k}={v}' for k, v in shape.items())}" if shape else ""
-            mend = f"First: agent run --target {target}{sizes}"
+            mend = f"First: agent run {asked}"
             raise UserError(f"the knowledge base has no kernel for {target} on {chip.name} at these sizes", mend)
         card: dict[str, str] = {}
         with runner_for(chip) if where == "cuda" else nullcontext() as runner, err.status("starting …") as status:
@@ -68,6 +70,7 @@ def bench(
         _record(store, contests)
     document: dict[str, Any] = {
         "target": target,
+        "asked": asked,
         "chip": chip.name,
         "device": where,
         "card": card,
@@ -199,11 +202,10 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
     else:
         notes.append(
             f"No {document['chip']} was used here, so nothing was timed: times are modelled (docs/model.md), and "
-            "baselines have none. On a machine with that GPU: agent bench --target "
-            f"{document['target']} --device cuda"
+            f"baselines have none. On a machine with that GPU: agent bench {document['asked']} --device cuda"
         )
     if document["missing"]:
-        notes.append(f"Without a kernel: {', '.join(document['missing'])}. agent run --target {document['target']}")
+        notes.append(f"Without a kernel: {', '.join(document['missing'])}. agent run {document['asked']}")
     parts: dict[tuple[str, str], str] = {}  # the first part for which a baseline lacks something
     for row in rows:
         for said in row["lacking"].items():
@@ -215,8 +217,8 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 
 def markdown(document: Mapping[str, Any]) -> str:
     """bench.md: every time with its interval."""
-    lines = [f"# {_title(document)}", "", f"Command: `agent bench --target {document['target']}`; chip "
-             f"{document['chip']}; seed {document['seed']}.", ""]  # fmt: skip
+    command = f"`agent bench {document['asked']}`"
+    lines = [f"# {_title(document)}", "", f"Command: {command}; chip {document['chip']}; seed {document['seed']}.", ""]
     lines += ["| part | contestant | µs | 95% | ÷ ours | 95% |", "| --- | --- | --- | --- | --- | --- |"]
     for row in document["rows"]:
         if row["us"] is None:

@@ -134,7 +134,7 @@ def emulate(
     shape: Mapping[str, int],
     axes: Mapping[str, Any],
     gpu: str | None,
-    seed: int | None,
+    seed: int,
     as_json: bool,
 ) -> int:
     """Runs the file once at the task's sizes from its Tile IR.
@@ -152,7 +152,7 @@ def emulate(
         (traced,) = trace(source, task, [Request(task.sizes, dict(axes), "sample")], chip)
         if isinstance(traced, Verdict):
             return _stopped(traced, source, document, as_json)
-        made = judges.emulate(task, traced, chip, seed or 0)
+        made = judges.emulate(task, traced, chip, seed)
     if isinstance(made, Verdict):
         return _stopped(made, source, document, as_json)
     of_outputs, seconds = made

@@ -41,7 +41,8 @@ def compare(
 def _print(document: Mapping[str, Any], err: Console) -> None:
     out = console()
     place = document["card"] or f"the CPU, as {document['emulated']} emulated"
-    count = f"{document['parameters']:,} parameters in {' and '.join(document['dtypes'])}, "
+    dtypes = f" in {' and '.join(document['dtypes'])}" if document["dtypes"] else ""
+    count = f"{document['parameters']:,} parameters{dtypes}, "
     takes = ", ".join([*document["example"], *(f"{name}={text}" for name, text in document["named"].items())])
     for line in (f"{document['model']} of {document['of']}", f"{count}on {place}", f"called with {takes}", ""):
         out.print(line, markup=False)

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from agent.console import console, emit, table
+from agent.loop import RUNS
 from agent.proposers import choose
 from evaluator import toolchain
 from evaluator.confinement import containment
@@ -53,6 +54,7 @@ def findings(db: str | None) -> list[Check]:
         _gpu,
         _containment,
         _key,
+        _runs,
         lambda: _database(db),
     )
     return [check() for check in checks]
@@ -158,14 +160,31 @@ def _key() -> Check:
     return Check("proposer", "ok", f"auto is {choice.name}: {choice.why}")
 
 
+def _runs() -> Check:
+    why = _unwritable(RUNS / "any")
+    if why:
+        return Check("runs", "missing", f"no run can be kept in {RUNS}: {why}", "start agent in a folder of yours")
+    return Check("runs", "ok", f"each is kept in {RUNS}")
+
+
+def _unwritable(file: Path) -> str:
+    """Why ``file`` cannot be made, with its folders; empty if it can."""
+    folder = next(p for p in file.absolute().parents if p.exists())
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder):
+        return ""
+    return f"{folder} can't be written"
+
+
 def _database(db: str | None) -> Check:
     file = file_of(db)
     if file is not None and not file.is_file():
-        folder = next(p for p in file.resolve().parents if p.is_dir())
-        with suppress(OSError), tempfile.TemporaryFile(dir=folder):
+        why = _unwritable(file)
+        if not why:
             return Check("database", "ok", f"none yet at {file}: agent run makes it")
-        says, mend = f"none at {file}, and {folder} can't be written", "start agent in a folder of yours"
-        return Check("database", "missing", says, f"{mend}, or name a file with --db" if db else mend)
+        mend = "start agent in a folder of yours" + (", or name a file with --db" if db else "")
+        return Check("database", "missing", f"none at {file}, and {why}", mend)
     try:
         with Store.open(db) as store:
             return Check("database", "ok", f"{store.database.url} can be written")

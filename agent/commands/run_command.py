@@ -58,8 +58,8 @@ def run(
         raise UserError(
             "--target is missing", "For example: agent run --target gpt2-block. `agent targets` lists them."
         )
-    if resume and (target or shape):
-        raise UserError("--resume goes on with the run's own target", "Leave --target and --shape out.")
+    if resume:
+        _check_resume(target=target, shape=shape, seed=seed, proposer=proposer)
     check_device(device)
     check_toolchain()
     asked = RunOptions(
@@ -87,6 +87,8 @@ def run(
         _check_replay(asked)
     err = console(error=True)
     with Store.open(db) as store:
+        if resume and gpu and chip_for(gpu).name != (chip := store.run(find_run(resume).name).chip):
+            raise UserError(f"--gpu {gpu}: the run is for {chip}", "Leave --gpu out.")
         if resume and not _asks_more(asked) and (done := _done(store, resume)) is not None:
             code = _say_done(done, err, as_json)
             _say_recorded(store, done["id"], asked, err)
@@ -143,6 +145,14 @@ def run(
         emit(document)
     final_table(document, err)
     return summary.exit_code
+
+
+def _check_resume(**typed: Any) -> None:
+    """Raises UserError for what a run that is gone on with has of its own."""
+    for name, value in typed.items():
+        if value not in (None, "", {}, "auto"):
+            said = ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
+            raise UserError(f"--{name} {said}: --resume goes on with the run's own", f"Leave --{name} out.")
 
 
 def _asks_more(asked: RunOptions) -> bool:

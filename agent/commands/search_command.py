@@ -32,7 +32,7 @@ def search(
     shape: Mapping[str, int],
     gpu: str | None,
     device: str,
-    seed: int | None,
+    seed: int,
     jobs: int,
     seconds: float | None,
     cluster: str | None,
@@ -61,11 +61,11 @@ def search(
 
         with (
             runner_for(chip) if where == "cuda" else nullcontext() as runner,
-            loop.Cluster(cluster, chip, seed or 0, say) if cluster else nullcontext() as elsewhere,
+            loop.Cluster(cluster, chip, seed, say) if cluster else nullcontext() as elsewhere,
         ):
             timer = MODEL if runner is None else Measured(runner, seed)
             found = loop.search(
-                candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed or 0, seconds=seconds,
+                candidate, task, chip, jobs=jobs or None, elsewhere=elsewhere, seed=seed, seconds=seconds,
                 near=_spaces(db) if runner is not None else (), timer=timer, plans=plans, progress=progress,
             )  # fmt: skip
     noted = note_of(task, found.trials, db)

@@ -24,6 +24,7 @@ from agent.files import write_at_once
 from knowledge_base.errors import EnvironmentLacks, UserError
 
 RUNS = Path("runs")
+LOCK = ".lock"  # every run's folder has it
 
 
 def new_id(target: str) -> str:
@@ -34,8 +35,8 @@ def new_id(target: str) -> str:
 
 def find_run(run: str) -> Path:
     """The folder of the run whose id begins with ``run``.  Raises UserError for none or several."""
-    ids = sorted(p.name for p in RUNS.iterdir() if p.is_dir()) if RUNS.is_dir() else []
-    matches = [run] if run in ids else [i for i in ids if i.startswith(run)]
+    ids = sorted(p.name for p in RUNS.iterdir() if (p / LOCK).is_file()) if RUNS.is_dir() else []
+    matches = [run] if run in ids else [i for i in ids if run and i.startswith(run)]
     if len(matches) == 1:
         return RUNS / matches[0]
     if matches:
@@ -52,7 +53,7 @@ class RunFolder:
         self._guard = threading.Lock()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] = open(self.path / ".lock", "w")  # noqa: SIM115 - held as long as the run lasts
+            self._lock: IO[str] = open(self.path / LOCK, "w")  # noqa: SIM115 - held as long as the run lasts
         except OSError as error:
             raise EnvironmentLacks(
                 f"can't write to {self.path}: {error.strerror}", "Start agent in a folder that you can write to."

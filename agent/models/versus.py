@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from evaluator import emulator
 from evaluator.timing import median, ratio
 from kernels_generated.ops import operators
-from kernels_generated.patching import difference, outputs, patch, tilewright
+from kernels_generated.patching import NothingToCompare, difference, outputs, patch, tilewright
 from knowledge_base.errors import UserError
 
 from .sources import Given, said
@@ -41,6 +41,8 @@ def versus(given: Given, device: str, chip: str, mode: str, say: Callable[[str],
     say("running the model …")
     try:
         before = outputs(model, given.example, given.named)
+    except NothingToCompare as error:
+        raise UserError(str(error), "Name another example.") from None
     except Exception as error:
         raise UserError(f"the model does not take its example: it raised {said(error)}") from None
     twin = _twin(model)

@@ -17,6 +17,7 @@ from .compare import MANTISSA_BITS, ulp
 
 SMALL = 0.08  # relative error up to which a result is "imprecise" rather than "different"
 NOISE_PEAK = 16.0  # times its RMS that the largest of many rounding errors is; what is larger has another cause
+ALONG = 0.5  # an error that follows the values as much is a factor, or a missing term: rounding does not
 EXPLAINED = 0.02  # share of the error's RMS that a pattern may leave unexplained
 TILES = (8, 16, 32, 64, 128, 256)  # lengths of a reduction's tile
 RIGHT = 4.0  # errors up to this often PyTorch's are no missing part of a sum
@@ -58,13 +59,22 @@ def diagnose(
 
 
 def _not_a_number(e: Evidence) -> tuple[str, str] | None:
+    is_one, should = (_kind(value) for value in (float(e.failure.got), float(e.failure.expected)))
     if e.failure.kind == "finite":
-        return "nan-swallowed", "a NaN or Inf of the input was swallowed"
+        if e.failure.case.distribution == "special":
+            return "nan-swallowed", "a NaN or Inf of the input was swallowed"
+        return "nan-missing", f"the reference is {should} there, though every input is finite"
     if e.failure.kind in ("nan", "inf"):
         many = int((~torch.isfinite(e.got)).sum())
-        what = "NaN" if e.failure.kind == "nan" else "Inf"
-        return "nan-made", f"{what} where the reference is finite ({many} of {e.got.numel()} elements are not finite)"
+        return (
+            "nan-made",
+            f"{is_one} where the reference is {should} ({many} of {e.got.numel()} elements are not finite)",
+        )
     return None
+
+
+def _kind(value: float) -> str:
+    return "NaN" if math.isnan(value) else "infinite" if math.isinf(value) else "finite"
 
 
 def _constant(e: Evidence) -> tuple[str, str] | None:
@@ -216,7 +226,8 @@ def _imprecise(e: Evidence) -> tuple[str, str] | None:
     error = _rms(difference)
     if not scale or not math.isfinite(error):
         return None
-    noise = error < SMALL * scale and float(difference.abs().max()) <= NOISE_PEAK * error
+    along = abs(float((difference * e.reference[keep]).mean())) / (error * scale) if error else 0.0
+    noise = error < SMALL * scale and float(difference.abs().max()) <= NOISE_PEAK * error and along < ALONG
     if noise or e.failure.case.distribution in ("cancelling", "offset"):
         if {"linear", "matmul"} & e.ops:
             return "narrow-accumulator", (

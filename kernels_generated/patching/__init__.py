@@ -13,7 +13,7 @@ from __future__ import annotations
 from .patch_report import Patched, PatchedModule
 from .patched import patch, unpatch
 from .torch_backend import tilewright
-from .twice import difference
+from .twice import NothingToCompare, difference
 from .twice import run as outputs
 
-__all__ = ["Patched", "PatchedModule", "difference", "outputs", "patch", "tilewright", "unpatch"]
+__all__ = ["NothingToCompare", "Patched", "PatchedModule", "difference", "outputs", "patch", "tilewright", "unpatch"]

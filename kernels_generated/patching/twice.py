@@ -24,21 +24,27 @@ def limit(known: Mapping[torch.dtype, float], dtypes: Iterable[torch.dtype]) -> 
     return max((known.get(dtype, 0.0) for dtype in dtypes), default=0.0) or known[torch.float32]
 
 
+class NothingToCompare(ValueError):
+    """A model that ran, but gave nothing that says whether another form of it computes the same."""
+
+
 def run(model: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The model's floating-point outputs by their paths, in evaluation mode; arguments and random state stay.
 
-    Raises ValueError where there are none.
+    Raises NothingToCompare where there are none, or none that holds a number.
     """
     with torch.no_grad(), _evaluating(model), torch.random.fork_rng(_cards(model, given, named)):
         torch.manual_seed(0)
         made = model(*_copied(given), **_copied(named))
         found = {path: one.detach().clone() for path, one in _tensors(made, "", set())}
-    if found and not any(torch.isfinite(one).any() for one in found.values()):
-        raise ValueError("the model's outputs on this example are not finite, so nothing can be compared")
     if not found:
-        raise ValueError(
+        raise NothingToCompare(
             f"the model returns no floating-point tensors that could be compared, but {type(made).__name__}"
         )
+    if not any(one.numel() for one in found.values()):
+        raise NothingToCompare("the model's outputs on this example are empty, so nothing can be compared")
+    if not any(torch.isfinite(one).any() for one in found.values()):
+        raise NothingToCompare("the model's outputs on this example are not finite, so nothing can be compared")
     return found
 
 

@@ -120,7 +120,7 @@ def test_without_a_gpu_it_says_what_it_could_not_do_and_where(bench: Path, capfd
     code, _, said = asked(capfd, "--device", "cpu")
     assert code == 0
     assert "No h200 was used here, so nothing was timed" in " ".join(said.split())
-    assert "agent bench --target target.snf --device cuda" in " ".join(said.split())
+    assert "agent bench --target target.snf --gpu h200 --db kb.db --device cuda" in " ".join(said.split())
     assert not (bench / "runs" / "bench").exists()
 
 
@@ -149,8 +149,9 @@ def test_a_baseline_that_cannot_be_recorded_ends_its_process_and_is_left_out(
     [
         (["--shape", "M=8"], 2, "at these sizes\n  First: agent run --target target.snf --shape M=8"),
         (["--gpu", "b200"], 2, "has no kernel for target.snf on b200"),
+        (["--gpu", "b200", "--db", "my kb.db"], 2, "agent run --target target.snf --gpu b200 --db 'my kb.db'"),
         (["--device", "tpu"], 2, "--device tpu: no such device"),
-        (["--device", "cuda"], 3, "--device cuda: no CUDA driver"),
+        (["--device", "cuda"], 3, "--device cuda: there is no CUDA driver"),
         (["--target", "gpt2-blok"], 2, "did you mean gpt2-block"),
         (["--target", ""], 2, "--target is missing"),
         (["--out", "/dev/null/x"], 0, ""),  # without a GPU nothing is written

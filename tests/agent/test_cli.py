@@ -92,6 +92,7 @@ def test_the_contract_of_run_stands_in_its_help(capfd: pytest.CaptureFixture[str
         (["kb", "why", "linear_residual", "--target", "gpt2-block"], "several of that name"),
         (["kb", "why", "linear", "--tokens", "0"], "--tokens"),
         (["promote", "no-such-run"], "no run"),
+        (["promote", ""], "no run ''"),
         (["kb", "facts", "--nonsense"], "--nonsense"),
         (["check"], "FILE.py"),
     ],
@@ -132,7 +133,7 @@ def test_looking_works_where_nothing_can_be_written(
     assert invoke(["kb", "facts"]) == 0
     assert invoke(["doctor"]) == 3  # a run has nowhere to go
     captured = capfd.readouterr()
-    assert "Missing: database." in captured.out
+    assert "Missing: runs, database." in captured.out
     assert "Ready" not in captured.out
     assert "Traceback" not in captured.err
 
@@ -143,6 +144,25 @@ def test_an_unwritable_database_is_exit_3(capfd: pytest.CaptureFixture[str]) -> 
     captured = capfd.readouterr()
     assert "/proc/nowhere" in captured.err + captured.out
     assert "Traceback" not in captured.err
+
+
+def test_a_file_where_runs_are_kept_is_what_doctor_misses(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("runs").touch()
+    assert invoke(["doctor", "--json"]) == 3
+    missing = {f["name"]: f["says"] for f in json_of(capfd)["findings"] if f["state"] == "missing"}  # type: ignore[index]
+    assert set(missing) == {"runs", "database"}
+    assert all("runs is no folder" in said for said in missing.values())
+
+
+def test_ctrl_c_is_said_whatever_it_ends(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def stopped(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agent.commands.doctor.doctor", stopped)
+    assert invoke(["doctor", "--json"]) == 130
+    captured = capfd.readouterr()
+    assert captured.err == "agent: interrupted\n"
+    assert json.loads(captured.out)["error"]["exit_code"] == 130
 
 
 @pytest.mark.parametrize("what", ["kernels", "runs", "attempts", "tasks"])

@@ -143,6 +143,10 @@ WRONG = {
         "model, example = M(), torch.ones(4)\n",
         "returns no floating-point tensors",
     ),
+    "no numbers": (
+        f"{HEAD}model, example = nn.Linear(4, 4), torch.full((2, 4), float('nan'))\n",
+        "the model's outputs on this example are not finite",
+    ),
     "a script": (
         f"{HEAD}model, example = torch.jit.script(nn.Linear(4, 4)), torch.ones(4)\n",
         "a ScriptModule runs no Python",
@@ -169,6 +173,7 @@ def test_a_file_that_gives_no_model_is_refused_with_its_line(what: str) -> None:
     with pytest.raises(UserError) as caught:
         versus(given(written(text), "cpu", None, {}), "cpu", "h200", "none", lambda _: None)
     assert said in caught.value.what
+    assert ("take its example" in said) == ("take its example" in caught.value.what)
 
 
 @pytest.mark.parametrize(

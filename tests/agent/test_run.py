@@ -235,6 +235,31 @@ def test_a_run_that_is_done_is_not_run_again(ran: Any) -> None:
     assert counts(folder) == before
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("--gpu h200", "--gpu h200: the run is for b200"),
+        ("--gpu nonsense", "nonsense"),
+        ("--seed 4", "--seed 4: --resume goes on with the run's own"),
+        ("--proposer openai", "--proposer openai: --resume goes on"),
+        ("--shape B=1,T=3", "--shape B=1,T=3: --resume goes on"),
+        ("--target gelu", "--target gelu: --resume goes on"),
+    ],
+)
+def test_what_a_run_has_of_its_own_is_not_asked_for_anew(
+    ran: Any, typed: str, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = ran
+    monkeypatch.chdir(folder)
+    (folder / "runs" / "bench").mkdir(exist_ok=True)  # pictures lie there: it is no run
+    before = counts(folder)
+    assert invoke(["run", "--resume", runs[0][1]["id"], *typed.split()]) == 2
+    assert says in capfd.readouterr().err
+    assert invoke(["run", "--resume", "b"]) == 2
+    assert "no run 'b'" in capfd.readouterr().err
+    assert counts(folder) == before
+
+
 def test_lines_fit_80_columns_and_a_task_at_work_is_heard_of(capfd: pytest.CaptureFixture[str]) -> None:
     lines = Lines(every=0.1)
     lines.begin([*(f"linear_residual K={k}" for k in range(12)), "the whole target"])

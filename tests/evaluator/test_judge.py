@@ -438,3 +438,13 @@ def test_tf32_is_right_where_the_task_allows_it(oracle: Oracle) -> None:
     task = f32("tf", "precision: tf32\nM, N, K = 64, 48, 512\nx: f32[M, K]\ny = Linear(x, N, θ.p)")
     text = source("linear").replace(*MMA)
     assert judged(text, task, oracle)[1].correct
+
+
+def test_a_quotient_that_is_nan_by_itself_is_no_nan_of_the_input(oracle: Oracle) -> None:
+    task = f32("quotient", "M, N = 64, 64\na: f32[M, N]\nb: f32[M, N]\ny = a / b")
+    text = source("add").replace("(left + right)", "(left / ct.where(right == 0.0, 1e-20, right))")
+    _, verdict = judged(text, task, oracle)
+    assert (verdict.status, verdict.error_class) == (Status.WRONG, "nan-missing"), verdict
+    assert "the reference is NaN there, though every input is finite" in verdict.message
+    right = judged(source("add").replace("(left + right)", "(left / right)"), task, oracle)[1]
+    assert right.correct, right

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from evaluator.trace import Request, Traced, read_axes, trace
 from kernels_generated.runtime import Driver, DriverError, Launcher, bind
 from kernels_generated.runtime.bound import BoundPlan
 from kernels_generated.runtime.launcher import element_bytes
-from knowledge_base.chips import from_driver
+from knowledge_base.chips import Chip, from_driver
 from knowledge_base.snf.everyday import everyday
 from knowledge_base.snf.graph import shape_at
 from knowledge_base.snf.task import Task
@@ -25,9 +27,9 @@ from knowledge_base.snf.task import Task
 pytestmark = pytest.mark.gpu
 
 FOLDER = Path(__file__).parent.parent / "candidates"
-SIZES = {"M": 1000, "N": 192, "K": 160, "B": 2, "T": 70, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192}
+SIZES = {"M": 1000, "N": 192, "K": 160, "B": 2, "T": 70, "S": 144, "H": 3, "D": 64, "V": 300, "P": 200, "C": 192}
 # Where nothing is divisible, what cuTile assumes of the arrays at hand is what a general plan assumes of any.
-PRIMES = {"M": 1009, "N": 193, "K": 163, "B": 3, "T": 71, "H": 5, "D": 64, "V": 307, "P": 199, "C": 193}
+PRIMES = {"M": 1009, "N": 193, "K": 163, "B": 3, "T": 71, "S": 149, "H": 5, "D": 64, "V": 307, "P": 199, "C": 193}
 
 
 def named(file: Path, sizes: dict[str, int] = SIZES) -> Task:
@@ -42,6 +44,12 @@ def imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def asked_for(function: Callable[..., None], axes: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
+    """What ``launch`` or ``pack`` takes as keywords."""
+    taken = inspect.signature(function).parameters
+    return {name: value for name, value in {**axes, "num_sms": chip.sm_count}.items() if name in taken}
 
 
 def memory(bound: BoundPlan, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -67,12 +75,15 @@ def test_a_plan_leaves_what_cutiles_own_launch_leaves(file: Path, policy: str, s
     expected = [
         torch.full(shape_at(t.shape, task.sizes), 7, dtype=torch_dtype(t.dtype), device="cuda") for t in task.outputs
     ]
-    launch = imported(file).launch
-    more = {"num_sms": chip.sm_count} if "num_sms" in inspect.signature(launch).parameters else {}
-    launch(torch.cuda.current_stream(), *inputs.values(), *expected, **axes, **more)
-
     bound = bind(traced.plan, {**task.sizes, "num_sms": chip.sm_count})
     held = memory(bound, inputs)
+    module, stream, given = imported(file), torch.cuda.current_stream(), dict(inputs)
+    packed = {b.name: held[b.name].clone() for b in bound.buffers if b.role == "packed"}
+    if packed:
+        weights = {name: value for name, value in inputs.items() if name in inspect.signature(module.pack).parameters}
+        module.pack(stream, **weights, **packed, **asked_for(module.pack, axes, chip))
+        given |= packed
+    module.launch(stream, *given.values(), *expected, **asked_for(module.launch, axes, chip))
     Launcher(Driver(), cubins).prepare(bound).run(
         {name: tensor.data_ptr() for name, tensor in held.items()}, torch.cuda.current_stream().cuda_stream
     )

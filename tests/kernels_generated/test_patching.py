@@ -1040,6 +1040,8 @@ def test_what_cannot_be_patched_is_said() -> None:
 
     with pytest.raises(ValueError, match="outputs on this example are not finite"):
         kernels_generated.patch(nn.Linear(4, 4), torch.full((2, 4), math.nan))
+    with pytest.raises(ValueError, match="outputs on this example are empty"):
+        kernels_generated.patch(nn.Linear(4, 4), torch.ones(0, 4))
     with pytest.raises(TypeError, match="the example cannot be copied, as each run has to have its own"):
         kernels_generated.patch(model, (one for one in [idx]))
     with pytest.raises(TypeError, match=r"unpatch\(\): expected a torch\.nn\.Module, but got int"):
