@@ -87,8 +87,8 @@ def run(
         _check_replay(asked)
     err = console(error=True)
     with Store.open(db) as store:
-        if resume and gpu and chip_for(gpu).name != (chip := store.run(find_run(resume).name).chip):
-            raise UserError(f"--gpu {gpu}: the run is for {chip}", "Leave --gpu out.")
+        if resume and gpu and chip_for(gpu).name != (its := store.run(find_run(resume).name).chip):
+            raise UserError(f"--gpu {gpu}: the run is for {its}", "Leave --gpu out.")
         if resume and not _asks_more(asked) and (done := _done(store, resume)) is not None:
             code = _say_done(done, err, as_json)
             _say_recorded(store, done["id"], asked, err)
