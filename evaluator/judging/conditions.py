@@ -100,9 +100,8 @@ class _Reader:
 
     def __init__(self, plan: LaunchPlan, launch: Launch, module: ir.Module) -> None:
         self.grid = launch.grid
-        self.windows: dict[
-            tuple[Expr, int], None
-        ] = {}  # an extent of an array, and of the tiles that are cut out of it
+        # An extent of an array, and that of the tiles that are cut out of it.
+        self.windows: dict[tuple[Expr, int], None] = {}
         self.arrays: dict[Expr, None] = {}  # extents of arrays, and how many elements they have
         self.points: set[int] = set()  # extents of tiles that are gathered or scattered
         self.counts: set[int] = {1}  # how many tiles there may be one after another: turns of loops, blocks, positions

@@ -66,10 +66,8 @@ def _not_a_number(e: Evidence) -> tuple[str, str] | None:
         return "nan-missing", f"the reference is {should} there, though every input is finite"
     if e.failure.kind in ("nan", "inf"):
         many = int((~torch.isfinite(e.got)).sum())
-        return (
-            "nan-made",
-            f"{is_one} where the reference is {should} ({many} of {e.got.numel()} elements are not finite)",
-        )
+        many_of = f"{many} of {e.got.numel()} elements are not finite"
+        return "nan-made", f"{is_one} where the reference is {should} ({many_of})"
     return None
 
 
