@@ -25,6 +25,7 @@ from knowledge_base.snf import load_target
 from knowledge_base.store import Store
 
 from .hardware import check_device, chip_for, device_for
+from .options import typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +53,7 @@ def bench(
     chip = chip_for(gpu)
     where = device_for(device, chip)
     graph = load_target(target, shape).graph
-    given = {"target": target, "shape": ",".join(f"{k}={v}" for k, v in shape.items()), "gpu": gpu, "db": db}
+    given = {"target": target, "shape": typed(shape), "gpu": gpu, "db": db}
     asked = " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items() if value)
     err = console(error=True)
     seed = secrets.randbits(31) if seed is None else seed

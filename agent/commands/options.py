@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator.confinement import containment
@@ -22,6 +22,11 @@ def sizes(texts: Sequence[str] | None) -> dict[str, int]:
         if found[name] < 1:
             raise UserError(f"--shape: {name}={found[name]}, but every size is at least 1")
     return found
+
+
+def typed(sizes: Mapping[str, int]) -> str:
+    """{"B": 2, "T": 128} → ``B=2,T=128``."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def axes(texts: Sequence[str] | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from knowledge_base.store import RunRecord, Store
 
 from . import recordings
 from .hardware import check_cluster, check_device, check_toolchain, chip_for, device_for
+from .options import typed
 
 
 def run(
@@ -147,11 +148,11 @@ def run(
     return summary.exit_code
 
 
-def _check_resume(**typed: Any) -> None:
+def _check_resume(**given: Any) -> None:
     """Raises UserError for what a run that is gone on with has of its own."""
-    for name, value in typed.items():
+    for name, value in given.items():
         if value not in (None, "", {}, "auto"):
-            said = ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
+            said = typed(value) if isinstance(value, dict) else value
             raise UserError(f"--{name} {said}: --resume goes on with the run's own", f"Leave --{name} out.")
 
 

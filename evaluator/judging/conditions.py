@@ -48,7 +48,7 @@ def conditions(plan: LaunchPlan, kernels: Mapping[str, bytes]) -> tuple[Guard, .
                 module = Kernel.of(kernels[step.kernel]).module
             except TileIRError:  # whoever runs it says so
                 continue
-            for guard in _Reader(plan, step, module).conditions(module.body):
+            for guard in _Reader(plan, step, module).conditions:
                 found[guard] = None
                 if len(found) == MOST:
                     return tuple(found)
@@ -66,10 +66,7 @@ def capacities(plan: LaunchPlan, kernels: Mapping[str, bytes], sizes: Mapping[st
             module = Kernel.of(kernels[step.kernel]).module
         except TileIRError:  # whoever runs it says so
             continue
-        reader = _Reader(plan, step, module)
-        for _ in reader.conditions(module.body):
-            pass
-        for extent, reached in reader.reached():
+        for extent, reached in _Reader(plan, step, module).reached():
             guard = Guard("<=", extent, reached)
             if symbols(extent) and symbols(extent) <= set(sizes) and reached > 1 and guard.holds(sizes):
                 found[guard] = None
@@ -96,7 +93,7 @@ def _turns(e: Expr) -> Iterator[Guard]:
 
 
 class _Reader:
-    """One kernel's integers as expressions of dimensions, as far as they are any."""
+    """One kernel's integers as expressions of dimensions, as far as they are any; ``conditions``: what it asks."""
 
     def __init__(self, plan: LaunchPlan, launch: Launch, module: ir.Module) -> None:
         self.grid = launch.grid
@@ -120,12 +117,14 @@ class _Reader:
                 words.append(None if isinstance(value, float | bool) else value)
         for slot, word in zip(module.body.arguments, words, strict=False):
             self.learn(slot, word)
+        self.conditions = list(self.walk(module.body))
 
     def learn(self, slot: int, value: Expr | None) -> None:
         if value is not None and len(str(value)) <= LARGEST:
             self.known[slot] = value
 
-    def conditions(self, region: ir.Region) -> Iterator[Guard]:
+    def walk(self, region: ir.Region) -> Iterator[Guard]:
+        """Learns what the operations make, in their order, and yields what they ask."""
         for op in region.ops:
             yield from self.condition(op)
             with contextlib.suppress(ExprError, ZeroDivisionError):  # of a value that no size has nothing is known
@@ -134,14 +133,14 @@ class _Reader:
                 if op.name == "for" and op.operands[1] in self.known:
                     self.count(self.known[op.operands[1]])
                     self.learn(inner.arguments[0], build("-", self.known[op.operands[1]], 1))
-                yield from self.conditions(inner)
+                yield from self.walk(inner)
 
     def count(self, value: Expr | None) -> None:
         if isinstance(value, int) and value > 1:
             self.counts.add(value)
 
     def reached(self) -> Iterator[tuple[Expr, int]]:
-        """(an extent, how much of it a number of tiles is); after :meth:`conditions`."""
+        """(an extent of an array, how much of it tiles cover: one, or as many as a number in the kernel)."""
         for count in self.counts:
             for extent, tile in self.windows:
                 yield extent, tile * count

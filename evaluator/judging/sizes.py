@@ -183,7 +183,7 @@ def _together(
 
 
 def _beyond(task: Task, capacities: Sequence[Guard], pinned: frozenset[str], rng: random.Random) -> list[Sizes]:
-    """Sizes beyond what kernels may reach, for each extent beyond the most that can be judged."""
+    """A size for each extent, past the largest of its capacities for which there is one that can be judged."""
     of_extent: dict[Expr, list[Guard]] = {}
     for capacity in sorted(capacities, key=lambda c: sum(_numbers(c.right)), reverse=True):
         of_extent.setdefault(capacity.left, []).append(capacity)
