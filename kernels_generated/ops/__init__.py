@@ -23,9 +23,19 @@ from kernels_generated.runtime.manifest import MANIFEST, read_task
 
 from .interface import FLOATS
 from .packing import PackedWeights
-from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered, warn_caller
+from .registration import NAMESPACE, Operator, ThroughPyTorch, gathered, signature, warn_caller
 
-__all__ = ["FLOATS", "NAMESPACE", "Operator", "PackedWeights", "ThroughPyTorch", "operators", "pack", "warn_caller"]
+__all__ = [
+    "FLOATS",
+    "NAMESPACE",
+    "Operator",
+    "PackedWeights",
+    "ThroughPyTorch",
+    "operators",
+    "pack",
+    "signature",
+    "warn_caller",
+]
 
 _HOME = Path(__file__).resolve().parents[1]
 _OPERATORS = gathered({path.parent.name: read_task(path.parent) for path in sorted(_HOME.glob(f"*/{MANIFEST}"))})

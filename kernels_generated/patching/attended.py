@@ -147,3 +147,9 @@ class AttentionMode(TorchFunctionMode):
         made = own if isinstance(found, str) or self._only_look else found.run()
         self._seen(found, own, made)
         return made
+
+
+def only_attention_is_followed() -> bool:
+    """Whether PyTorch's functions are called under no mode (TorchFunctionMode) but those of :class:`AttentionMode`."""
+    many = torch._C._len_torch_function_stack()
+    return all(type(torch._C._get_function_stack_at(place)) is AttentionMode for place in range(many))

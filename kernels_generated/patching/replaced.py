@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernels_generated.ops import operators, warn_caller
+from kernels_generated.ops import operators, signature, warn_caller
 
-from .attended import Attends, AttentionCall, AttentionMode
-from .fitness import GRADIENTS, unfit
+from .attended import Attends, AttentionCall, AttentionMode, only_attention_is_followed
+from .fitness import GRADIENTS, unfit, unfit_now
 from .reads import members
 from .recognition import Equivalent
 
-REMEMBERED = 1024  # shapes of a class of modules
+REMEMBERED = 1024  # signatures of a class of modules
 
 Substitute = Equivalent | Attends  # for a module's forward
 
@@ -117,7 +117,7 @@ class Computed(_Replacement):
         first, *others = self.operator.interface.tensors
         self.width = first.shape[1]
         self.shapes = tuple(tuple(one.shape) for one in others)
-        self.fitting: set[tuple[Any, ...]] = set()  # shapes that were seen to fit
+        self.fitting: set[tuple[Any, ...]] = set()  # signatures that were seen to fit
         self.members = tuple(members(base).items())
         self.attributes = len(vars(nn.Module())) + equivalent.own
         known = {name for name, _ in equivalent.settings}
@@ -127,20 +127,54 @@ class Computed(_Replacement):
         ))  # fmt: skip
 
     def run(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if not self.contracts and torch.compiler.is_compiling():  # it is fused with what is around it
-            return self.base.forward(module, *given, **named)
-        operands = self.operands(module, given, named)
-        if not isinstance(operands, str):
-            return self.call(*operands)
-        if operands == GRADIENTS and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            # What multiplies no matrices is fused with what is around it.
+            operands = self.operands(module, given, named) if self.contracts else ""
+            return self.base.forward(module, *given, **named) if isinstance(operands, str) else self.call(*operands)
+        if torch._C._is_torch_function_mode_enabled() and only_attention_is_followed():
+            with torch._C.DisableTorchFunction():  # which would be told of every attribute that is looked at
+                found = self._known(module, given, named)
+                if not isinstance(found, str):
+                    return self.operator.at_once(*found)
+        else:
+            found = self._known(module, given, named)
+            if not isinstance(found, str):
+                return self.operator.at_once(*found)
+        if found == GRADIENTS:
             _warn_of_gradients()
         return self.base.forward(module, *given, **named)
+
+    def _known(
+        self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[list[torch.Tensor], tuple[Any, ...]] | str:
+        """The operands and their signature, by which they are known if there were such before."""
+        tensors = self._tensors(module, given, named)
+        if isinstance(tensors, str):
+            return tensors
+        try:
+            form = signature(tensors)
+        except (RuntimeError, AttributeError):  # not all are dense tensors
+            return self._unfit(tensors) or "it has no address"
+        if form in self.fitting:
+            return unfit_now(tensors) or (tensors, form)
+        reason = self._unfit(tensors)
+        if reason:
+            return reason
+        if len(self.fitting) >= REMEMBERED:
+            self.fitting.clear()
+        self.fitting.add(form)
+        return tensors, form
 
     def is_whole(self, module: nn.Module) -> bool:
         return super().is_whole(module) and all(getattr(self.base, name) == one for name, one in self.members)
 
     def operands(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
         """The operator's arguments; where it does not compute what the module would, why not."""
+        tensors = self._tensors(module, given, named)
+        return tensors if isinstance(tensors, str) else self._unfit(tensors) or tensors
+
+    def _tensors(self, module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) -> list[torch.Tensor] | str:
+        """What the module computes with, if it still is what was recognised."""
         if not self.is_whole(module):
             return "its class was changed"
         if len(given) != 1 or named:
@@ -156,18 +190,16 @@ class Computed(_Replacement):
         for name in self.equivalent.parameters:
             one = held.get(name)
             tensors.append(getattr(module, name) if one is None else one)
-        reason = unfit(tensors, self.operator)
-        if reason:
-            return reason
-        if self.equivalent.keeps_strides and not x.is_contiguous():
-            return "its input is not contiguous, nor would its output be"
-        shapes = tuple([one.shape[-1:] if one is x else one.shape for one in tensors])
-        if shapes not in self.fitting:
-            if not self._fits(tensors):
-                return f"its input has the shape {list(x.shape)}"
-            if len(self.fitting) < REMEMBERED:
-                self.fitting.add(shapes)
         return tensors
+
+    def _unfit(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Why the operator does not compute with these what the module would."""
+        reason = unfit(tensors, self.operator)
+        if not reason and self.equivalent.keeps_strides and not tensors[0].is_contiguous():
+            reason = "its input is not contiguous, nor would its output be"
+        if not reason and not self._fits(tensors):
+            reason = f"its input has the shape {list(tensors[0].shape)}"
+        return reason
 
     def _shadowed(self, module: nn.Module) -> bool:
         """Whether the module has attributes that its forward might read in place of its class's.

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize, prune
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels_generated
 from evaluator import emulator
@@ -892,6 +894,103 @@ def test_torch_compile_sees_products_as_operators_without_a_break(chip: emulator
     torch._dynamo.reset()
 
 
+class Functions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatched(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def by_a_mode(kind: Any, module: nn.Module, x: torch.Tensor) -> list[str]:
+    with kind() as mode:
+        module(x)
+    return mode.seen  # type: ignore[no-any-return]
+
+
+def by_the_profiler(module: nn.Module, x: torch.Tensor) -> list[str]:
+    with torch.profiler.profile() as profile:
+        module(x)
+    return [event.key.replace("::", ".") for event in profile.key_averages()]
+
+
+def by_a_trace(module: nn.Module, x: torch.Tensor) -> list[str]:
+    return [str(torch.jit.trace(module, x, check_trace=False).graph).replace("::", ".")]
+
+
+FOLLOWED = {
+    "a function mode": functools.partial(by_a_mode, Functions),
+    "a dispatch mode": functools.partial(by_a_mode, Dispatched),
+    "the profiler": by_the_profiler,
+    "a trace": by_a_trace,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("how", FOLLOWED.values(), ids=FOLLOWED)
+@torch.no_grad()
+def test_who_follows_pytorchs_operators_sees_a_modules(chip: emulator.Emulated, how: Any) -> None:
+    module, x = nn.Linear(WIDTH, 32).to(BF16), x_of(3)
+    kernels_generated.patch(module, x)
+    module(x)
+    assert any("tilewright.linear" in name for name in how(module, x))
+
+
+@torch.no_grad()
+def test_transforms_take_the_rules_of_an_operator(chip: emulator.Emulated) -> None:
+    module, x = nn.LayerNorm(WIDTH).to(BF16), x_of(3)
+    kernels_generated.patch(module, x)
+    expected = module(x)
+    torch.testing.assert_close(torch.func.vmap(module)(x), expected, rtol=0.02, atol=0.02)
+    made, change = torch.func.jvp(module, (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(made, expected, rtol=0.02, atol=0.02)
+    assert change.abs().max() < 0.02  # of all elements by as much
+
+
+@torch.no_grad()
+def test_a_negative_view_is_read_as_what_it_says(chip: emulator.Emulated) -> None:
+    module, x = nn.LayerNorm(WIDTH).to(BF16), x_of(3)
+    kernels_generated.patch(module, x)
+    before = chip.launches
+    assert torch.equal(module(torch._neg_view(x)), module(-x))
+    assert chip.launches == before + 2
+
+
+@torch.no_grad()
+def test_patched_modules_in_one_that_attends_are_not_followed(
+    chip: emulator.Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attribute of a tensor that is looked at under a mode takes microseconds."""
+    model, x = Attention().eval(), x_of(1)[None]
+    kernels_generated.patch(model, x)
+    told: list[str] = []
+    own = attended.AttentionMode.__torch_function__
+
+    def counted(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        told.append(str(func))
+        return own(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(attended.AttentionMode, "__torch_function__", counted)
+    expected = model(x)
+    assert "scaled_dot_product_attention" in " ".join(told)
+    assert not [name for name in told if "data_ptr" in name or "stride" in name]
+    seen = by_a_mode(Functions, model, x)
+    assert sum("tilewright.linear" in name for name in seen) == 3
+    assert torch.equal(model(x), expected)
+
+
 class Helped(nn.Linear):
     """Its forward reads a method, which an attribute may come in place of."""
 
@@ -968,15 +1067,17 @@ def test_a_module_that_differs_from_its_operator_stays_as_it_is(
     """What recognition should have seen, the check sees."""
     model, idx = Model(), tokens()
     expected = Model().eval()(idx)
-    own = replaced.Computed.operands
+    own = replaced.Computed._known
 
-    def operands(self: Any, module: nn.Module, *arguments: Any) -> Any:
+    def known(self: Any, module: nn.Module, *arguments: Any) -> Any:
         found = own(self, module, *arguments)
         if module is getattr(model, wrong) and not isinstance(found, str):
-            found = [found[0], found[1][:-1] if wrong == "head" else found[1] * 1.1]
+            (x, weight), _ = found
+            operands = [x, weight[:-1] if wrong == "head" else weight * 1.1]
+            found = operands, ops.signature(operands)
         return found
 
-    monkeypatch.setattr(replaced.Computed, "operands", operands)
+    monkeypatch.setattr(replaced.Computed, "_known", known)
     report = kernels_generated.patch(model, idx)
     (left,) = [one for one in report.left if one.name == wrong]
     assert re.fullmatch(r"\w+ differs from it by (inf|[\d.]+e-02|1\.0e-01), and rounding is at most 1e-02", left.reason)
