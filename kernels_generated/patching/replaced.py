@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from kernels_generated.ops import operators, signature, warn_caller
 
 from .attended import Attends, AttentionCall, AttentionMode, only_attention_is_followed
-from .fitness import GRADIENTS, unfit, unfit_now
+from .fitness import APART, EXACT, GRADIENTS, NOT_PLAIN, unfit, unfit_now
 from .reads import members
 from .recognition import Equivalent
 
@@ -47,6 +48,8 @@ def declined(module: nn.Module, given: Sequence[Any], named: Mapping[str, Any]) 
     operands = type(module).tilewright.operands(module, given, named)  # type: ignore[attr-defined]
     return operands if isinstance(operands, str) else ""
 
+
+_NOTHING = nullcontext()
 
 # Who is told of the attention of a module while it is compared, by the module's id.
 watched: dict[int, Callable[[AttentionCall | str, torch.Tensor, torch.Tensor], None]] = {}
@@ -131,12 +134,9 @@ class Computed(_Replacement):
             # What multiplies no matrices is fused with what is around it.
             operands = self.operands(module, given, named) if self.contracts else ""
             return self.base.forward(module, *given, **named) if isinstance(operands, str) else self.call(*operands)
-        if torch._C._is_torch_function_mode_enabled() and only_attention_is_followed():
-            with torch._C.DisableTorchFunction():  # which would be told of every attribute that is looked at
-                found = self._known(module, given, named)
-                if not isinstance(found, str):
-                    return self.operator.at_once(*found)
-        else:
+        # The mode that looks for attention would be told of every attribute that is looked at.
+        untold = torch._C._is_torch_function_mode_enabled() and only_attention_is_followed()
+        with torch._C.DisableTorchFunction() if untold else _NOTHING:
             found = self._known(module, given, named)
             if not isinstance(found, str):
                 return self.operator.at_once(*found)
@@ -151,10 +151,13 @@ class Computed(_Replacement):
         tensors = self._tensors(module, given, named)
         if isinstance(tensors, str):
             return tensors
+        for one in tensors:
+            if type(one) not in EXACT:
+                return NOT_PLAIN
         try:
             form = signature(tensors)
-        except (RuntimeError, AttributeError):  # not all are dense tensors
-            return self._unfit(tensors) or "it has no address"
+        except RuntimeError:
+            return self._unfit(tensors) or APART
         if form in self.fitting:
             return unfit_now(tensors) or (tensors, form)
         reason = self._unfit(tensors)

@@ -991,6 +991,16 @@ def test_patched_modules_in_one_that_attends_are_not_followed(
     assert torch.equal(model(x), expected)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("given", [[1.0], 3, None, "x"], ids=str)
+def test_what_is_no_tensor_is_for_the_module_to_refuse(chip: emulator.Emulated, given: Any) -> None:
+    module, x = nn.LayerNorm(WIDTH).to(BF16), x_of(3)
+    kernels_generated.patch(module, x)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="must be Tensor"):
+            module(given)
+
+
 class Helped(nn.Linear):
     """Its forward reads a method, which an attribute may come in place of."""
 
