@@ -34,7 +34,7 @@ from evaluator.tileir import (
     to_bytecode,
 )
 from kernels_generated.runtime import backend
-from kernels_generated.runtime.backend import Run
+from kernels_generated.runtime.backend import NO_MEMORY, Run
 from kernels_generated.runtime.bound import BoundPlan, check
 from kernels_generated.runtime.manifest import Manifest
 from kernels_generated.runtime.plan import MAX_GRID, Fill
@@ -124,6 +124,8 @@ class Emulated:
         programs = {launch.kernel: Kernel.of(manifest.bytecode(launch.kernel)).program for launch in bound.launches}
 
         def perform(tensors: Sequence[Any]) -> None:
+            if not all(tensor.data_ptr() for tensor in tensors):
+                raise RuntimeError(NO_MEMORY)
             buffers = {buffer.name: tensor for buffer, tensor in zip(bound.buffers, tensors, strict=True)}
             for step in bound.steps:
                 if isinstance(step, Fill):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernels_generated.runtime.assembler import AssemblerError, assembled, located
-from kernels_generated.runtime.backend import NoKernel, Run
+from kernels_generated.runtime.backend import NO_MEMORY, NoKernel, Run
 from kernels_generated.runtime.bound import BoundPlan
 from kernels_generated.runtime.driver import Driver, DriverError, LaunchDriver
 from kernels_generated.runtime.launcher import Launcher
@@ -56,6 +56,8 @@ class Gpu:
 
         def run(tensors: Sequence[Any]) -> None:
             addresses = [tensor.data_ptr() for tensor in tensors]
+            if 0 in addresses:
+                raise RuntimeError(NO_MEMORY)
             with lock, here():  # the arguments of its launches lie in one place: one thread at a time
                 prepared.run_at(addresses, stream())
 

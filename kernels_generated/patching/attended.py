@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernels_generated.ops import Operator, operators
 
-from .fitness import unfit
+from .fitness import EXACT, NOT_PLAIN, unfit
 
 ATTENTION = "attention_qkv"  # of as many heads of keys as of queries
 PACKED = "attention"  # the same, of one tensor that queries, keys and values are parts of
@@ -91,6 +91,10 @@ def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any, **named: Any
 ) -> AttentionCall | str:
     """The operator's call for arguments of scaled_dot_product_attention; why there is none."""
+    if any(type(one) not in EXACT for one in (query, key, value)):
+        return NOT_PLAIN
+    if torch._C._are_functorch_transforms_active():
+        return "its attention is transformed"
     operator, reason = computing(query, key, value, *more, **named)
     if operator is not None:
         reason = unfit((query, key, value), operator)
@@ -100,13 +104,23 @@ def attention(
     whole = _whole(query, key, value) if operator.name == ATTENTION and PACKED in operators() else None
     if whole is not None and not unfit((whole,), operators()[PACKED]):
         operator, tensors = operators()[PACKED], (whole,)
-    run = functools.partial(compute, operator, query.shape, key.shape[1], tensors)
+    made = functools.partial(compute, operator, query.shape, key.shape[1], tensors)
+    # The operator's result is dense.  So is PyTorch's where it lies as dense queries do, on a GPU.
+    turned = operator.name == ATTENTION and not (query.is_cuda and query.is_contiguous())
+    run = functools.partial(_heads_inside, made) if turned else made
     return AttentionCall(operator.name, tuple(one.dtype for one in tensors), query.device, run)
+
+
+def _heads_inside(made: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """[B, H, T, D] whose memory is [B, T, H, D], as a view of [B, T, H * D] wants it."""
+    return made().transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
     """The tensor that they are parts of as [B, T, 3, H, D], where they lie in one: nothing is copied then, and what
     comes out lies as PyTorch's does."""
+    if query.is_neg() or key.is_neg() or value.is_neg():
+        return None
     B, H, T, D = query.shape
     apart, row = H * D, 3 * H * D
     strides = (T * row, D, row, 1)
@@ -137,7 +151,8 @@ class AttentionMode(TorchFunctionMode):
         self._seen, self._only_look = seen, only_look
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.scaled_dot_product_attention:  # dozens of calls a layer: nothing else is done for them
+        # Dozens of calls a layer are of something else: nothing more is done for them.
+        if func is not F.scaled_dot_product_attention or torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         pytorchs = functools.partial(func, *args, **(kwargs or {}))
         found = attention(*args, **(kwargs or {}))

@@ -138,8 +138,11 @@ class Computed(_Replacement):
         untold = torch._C._is_torch_function_mode_enabled() and only_attention_is_followed()
         with torch._C.DisableTorchFunction() if untold else _NOTHING:
             found = self._known(module, given, named)
-            if not isinstance(found, str):
-                return self.operator.at_once(*found)
+            made = None if isinstance(found, str) else self.operator.at_once(*found)
+        if made is not None:
+            return made
+        if not isinstance(found, str):
+            return self.call(*found[0])
         if found == GRADIENTS:
             _warn_of_gradients()
         return self.base.forward(module, *given, **named)

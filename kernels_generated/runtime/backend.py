@@ -14,6 +14,8 @@ from .manifest import Manifest
 
 Run = Callable[[Sequence[Any]], None]  # of a torch tensor for each buffer of the plan, in their order
 
+NO_MEMORY = "one of the operator's tensors has no memory: its storage was resized to 0 bytes"
+
 
 class NoKernel(LookupError):
     """A plan that this backend has no kernel for; the message says what is missing."""
@@ -26,7 +28,8 @@ class Backend(Protocol):
     num_sms: int
 
     def prepare(self, bound: BoundPlan, manifest: Manifest) -> Run:
-        """What runs the plan, any number of times, on tensors of its buffers.
+        """What runs the plan, any number of times, on tensors of its buffers; it raises RuntimeError (``NO_MEMORY``)
+        where one of these lies at address 0.
 
         Raises NoKernel, Unlaunchable, ManifestError.
         """

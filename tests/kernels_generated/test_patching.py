@@ -965,7 +965,22 @@ def test_a_negative_view_is_read_as_what_it_says(chip: emulator.Emulated) -> Non
     kernels_generated.patch(module, x)
     before = chip.launches
     assert torch.equal(module(torch._neg_view(x)), module(-x))
-    assert chip.launches == before + 2
+    module.bias = nn.Parameter(torch._neg_view(torch.ones(WIDTH, dtype=BF16)), requires_grad=False)
+    found = module(x)
+    assert chip.launches == before + 3
+    module.bias = nn.Parameter(torch.full((WIDTH,), -1.0, dtype=BF16), requires_grad=False)
+    assert torch.equal(found, module(x))
+
+
+@torch.no_grad()
+def test_a_weight_whose_memory_was_freed_is_refused(chip: emulator.Emulated) -> None:
+    """As FSDP frees them between calls."""
+    module, x = nn.Linear(WIDTH, 32).to(BF16), x_of(3)
+    kernels_generated.patch(module, x)
+    module(x)
+    module.weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="has no memory"):
+        module(x)
 
 
 @torch.no_grad()
@@ -982,6 +997,16 @@ def test_patched_modules_in_one_that_attends_are_not_followed(
         told.append(str(func))
         return own(self, func, types, args, kwargs)
 
+    inside: list[bool] = []
+
+    class Handled(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inside.append(torch._C._is_torch_function_enabled())
+            return func(*args, **(kwargs or {}))
+
+    with Handled():
+        model(x)
+    assert all(inside)
     monkeypatch.setattr(attended.AttentionMode, "__torch_function__", counted)
     expected = model(x)
     assert "scaled_dot_product_attention" in " ".join(told)
@@ -999,6 +1024,60 @@ def test_what_is_no_tensor_is_for_the_module_to_refuse(chip: emulator.Emulated, 
     for _ in range(2):
         with pytest.raises(TypeError, match="must be Tensor"):
             module(given)
+
+
+class Viewed(nn.Module):
+    """A view of what attention gives, as its memory lies."""
+
+    def __init__(self, shaped: Callable[..., torch.Tensor] = torch.Tensor.view) -> None:
+        super().__init__()
+        self.shaped = shaped
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.to(BF16)
+
+    def forward(self, x: torch.Tensor, turned: bool = False) -> torch.Tensor:
+        B, T, _ = x.shape
+        q, k, v = (one.view(B, T, 3, 16).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        made = F.scaled_dot_product_attention(q * 1 if turned else q, k, v, is_causal=True)
+        return self.shaped(made.transpose(1, 2), (B, T, -1))
+
+
+@torch.no_grad()
+def test_what_attention_gives_lies_as_pytorchs(chip: emulator.Emulated) -> None:
+    model, x = Viewed(), x_of(2, 5)
+    expected = model(x)
+    kernels_generated.patch(model, x)
+    for turned in (False, True):
+        before = chip.launches
+        torch.testing.assert_close(model(x, turned), expected, rtol=0.05, atol=0.05)
+        assert chip.launches == before + 2
+    kernels_generated.patch(model, x, turned=True)
+    torch.testing.assert_close(model(x), expected, rtol=0.05, atol=0.05)
+
+
+@torch.no_grad()
+def test_transforms_and_traces_of_one_that_attends_are_pytorchs_own(chip: emulator.Emulated) -> None:
+    model, x = Viewed(torch.Tensor.reshape), x_of(1, 5)
+    expected = model(x)
+    kernels_generated.patch(model, x)
+    torch.testing.assert_close(torch.func.vmap(model)(x[None])[0], expected, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(torch.func.functionalize(model)(x), expected, rtol=0.05, atol=0.05)
+    q, k, v = (one.transpose(1, 2) for one in x_of(1, 5, 3, 2).unbind(2))
+    with attended.AttentionMode():
+        made = F.scaled_dot_product_attention(torch._neg_view(q), k, v, is_causal=True)
+    torch.testing.assert_close(made, F.scaled_dot_product_attention(-q, k, v, is_causal=True), rtol=0.05, atol=0.05)
+
+
+@torch.no_grad()
+def test_a_compiled_helper_of_one_that_attends_is_compiled_whole(chip: emulator.Emulated) -> None:
+    helper = torch.compile(
+        functools.partial(F.scaled_dot_product_attention, is_causal=True), backend="eager", fullgraph=True
+    )
+    x = x_of(1, 2, 5)
+    with attended.AttentionMode():
+        made = helper(x, x, x)
+    torch.testing.assert_close(made, F.scaled_dot_product_attention(x, x, x, is_causal=True))
+    torch._dynamo.reset()
 
 
 class Helped(nn.Linear):
