@@ -23,7 +23,7 @@ from sqlalchemy import case, func, select
 from knowledge_base.content import canonical, content_key, plain
 from knowledge_base.database import Database
 from knowledge_base.errors import UserError
-from knowledge_base.records import COMPILED, FOREIGN, PRUNED, Candidate, LlmCall, Move, Status, Trial
+from knowledge_base.records import COMPILED, COMPOSITION, FOREIGN, PRUNED, Candidate, LlmCall, Move, Status, Trial
 from knowledge_base.seal import seal
 from knowledge_base.seed import plant
 from knowledge_base.tables import ARTIFACTS, ATTEMPTS, CALLS, CANDIDATES, RUNS, TALLIES, TASKS, TRIALS, WINNERS, now
@@ -269,9 +269,11 @@ class Store:
             return next((trial for trial in _read(connection, first) if trial.general), None)
 
     def known_tasks(self) -> list[tuple[str, str, frozenset[str]]]:
-        """(identity, name, ops) of all tasks."""
+        """(identity, name, ops) of all tasks; whole targets, which kernels are composed for and none is written, are none."""
+        one = select(CANDIDATES.c.proposer).where(CANDIDATES.c.task == TASKS.c.key).limit(1).scalar_subquery()
+        written = func.coalesce(one, "") != COMPOSITION
         with self.database.read() as connection:
-            rows = connection.execute(select(TASKS.c.key, TASKS.c.name, TASKS.c.ops)).all()
+            rows = connection.execute(select(TASKS.c.key, TASKS.c.name, TASKS.c.ops).where(written)).all()
         return [(key, name, frozenset(ops.strip(",").split(","))) for key, name, ops in rows]
 
     def answers(self, tasks: Iterable[str], *, limit: int) -> list[Trial]:

@@ -419,7 +419,7 @@ _TABLE = (
         number="{0} / (1 + math.exp(-{0}))",
     ),
     _unary("relu", "torch.relu({0})", "ReLU", plain=1, special=0, dtype="first", number="max({0}, 0)"),
-    _unary("square", "{0} * {0}", "square", "Square", plain=1, special=0, dtype="first", says="x x"),
+    _unary("square", "{0} * {0}", "square", "Square", plain=1, special=0, dtype="first", says="x * x"),
     _unary("cast", "{0}.to({dtype})", "Cast", special=0, dtype="attr", attrs=(("dtype", REQUIRED),)),
     _reduction("sum", "{0}.sum(dim={axis}, keepdim={keepdims})", "Sum", 1, "sum"),
     _reduction("mean", "{0}.mean(dim={axis}, keepdim={keepdims})", "Mean", 1, "float"),

@@ -11,8 +11,9 @@ import pytest
 from knowledge_base.advice import Belief, Fact, Item, Mistake, advice
 from knowledge_base.chips import chip
 from knowledge_base.content import content_key
-from knowledge_base.records import Candidate, Measurement, Stage, Status, Trial, Verdict
+from knowledge_base.records import COMPOSITION, Candidate, Measurement, Stage, Status, Trial, Verdict
 from knowledge_base.snf import everyday
+from knowledge_base.snf.task import Task
 from knowledge_base.store import Store
 from knowledge_base.tables import EVIDENCE, FACTS, RULES, TRIALS, now
 
@@ -220,6 +221,10 @@ def test_the_example_is_of_the_nearest_task_and_serves_every_size(empty: Store) 
         timed("linear", "refuses", 2.0, infeasible=({"M": 7},)),
         timed("linear_gelu", "itself", 1.0),
     )
+    whole = Task("a_target", "w", (graph := everyday("linear_gelu").graph), graph.precision)
+    plan = Candidate(source="{}", task="w", proposer=COMPOSITION)  # of the same ops, and no kernel that can be shown
+    empty.record_tasks([whole])
+    empty.record([timed("linear_gelu", "", 1.0, candidate=plan)])
     example = advice(empty, everyday("linear_gelu"), H200).example
     assert example is not None
     assert (example.task, example.trial.candidate.source, example.common) == ("linear", "best", 0.5)
