@@ -269,7 +269,7 @@ class Store:
             return next((trial for trial in _read(connection, first) if trial.general), None)
 
     def known_tasks(self) -> list[tuple[str, str, frozenset[str]]]:
-        """(identity, name, ops) of all tasks; whole targets, which kernels are composed for and none is written, are none."""
+        """(identity, name, ops) of all tasks but whole targets, for which kernels are composed and none is written."""
         one = select(CANDIDATES.c.proposer).where(CANDIDATES.c.task == TASKS.c.key).limit(1).scalar_subquery()
         written = func.coalesce(one, "") != COMPOSITION
         with self.database.read() as connection:

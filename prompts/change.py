@@ -27,6 +27,8 @@ PIPES = {
     "the loads, larger tiles).",
     "latency": "Starts of blocks and first loads, which nothing hides, take most of it: a persistent loop with "
     "parameters loaded once before it, more blocks on a multiprocessor, or larger tiles.",
+    "launch": "The launch takes most of it, and nothing in a kernel changes that: there is little left to win, unless "
+    "several launches can be one.",
     "mma": "The tensor cores are busiest, as they should be: what is left is in the tile's shape, the number of warps, "
     "and what stands between two products.",
     "spill": "Spilled registers cost most: take a smaller tile or more warps.",
@@ -89,7 +91,7 @@ def _blocks(terms: dict[str, float], kernels: int, chip: Chip) -> str:
     if 0.001 < tail < TAIL:
         return (
             f"The blocks fill the chip {waves:.2f} times: in the last round {100 * (1 - tail):.0f}% of it stands idle. "
-            "Use a persistent loop over tiles, or tiles whose number divides better."
+            "Use smaller tiles, or tiles whose number divides better: a loop over tiles leaves as much idle."
         )
     return ""
 
