@@ -32,11 +32,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """More than there are cores: of its time a test spends a quarter waiting for processes that it started."""
-    return len(os.sched_getaffinity(0)) * 3 // 2
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs a GPU where there is none, and says why."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

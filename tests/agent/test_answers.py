@@ -181,7 +181,7 @@ def test_an_answer_that_broke_off_may_hold_a_whole_file() -> None:
     ids=lambda text: repr(text[:16]),
 )  # fmt: skip
 def test_no_answer_takes_long_to_read(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else the machine does
     source_of(text, BASE)
     is_whole(text)
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < 8

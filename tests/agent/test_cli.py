@@ -6,9 +6,9 @@ import ast
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,11 @@ def test_help_is_help(arguments: list[str], capfd: pytest.CaptureFixture[str]) -
 
 def test_help_comes_at_once() -> None:
     def seconds() -> float:
-        start = time.perf_counter()
+        """Of the processor, whatever else the machine does."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "agent", "--help"], cwd=ROOT, check=True, capture_output=True)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     assert min(seconds() for _ in range(3)) < 0.5
 

@@ -193,10 +193,10 @@ def test_what_plan_v2_fuses(text: str, expected: list[list[str]]) -> None:
 def test_long_and_doubling_chains_decompose_in_time(lines: list[str]) -> None:
     last = f"y = Softmax({lines[-1].split(' ')[0]}) @ x"
     graph = parse("\n".join(["H, T = 2, 3", "x: f32[H, T, T]", "s0 = x @ x", *lines, last]))
-    start = time.monotonic()
+    start = time.process_time()
     for plan in PLANS:
         assert decompose(graph, plan).calls
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
 
 
 HEADS = "B, T, H, D = 2, 5, 3, 4\nx: f32[B, T, H*D]\n"

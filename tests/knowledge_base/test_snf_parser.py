@@ -311,10 +311,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_hangs_or_explodes(text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(SnfError) as caught:
         parse(text)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert len(str(caught.value)) < 2_000
 
 
