@@ -103,18 +103,19 @@ class Operator:
             raise
         return self._known(arguments, form)
 
-    def _known(self, arguments: Sequence[Any], signature: tuple[Any, ...]) -> Call:
-        packed = self._packing(arguments, signature) if self._packed else None
+    def _known(self, arguments: Sequence[Any], form: tuple[Any, ...]) -> Call:
+        """What was chosen for arguments of that signature, or is now."""
+        packed = self._packing(arguments, form) if self._packed else None
         if packed is not None:
-            signature = (*signature, packed)
+            form = (*form, packed)
         if self._changes != backends.changes():
             self._calls.clear()
             self._changes = backends.changes()
-        call = self._calls.get(signature)
+        call = self._calls.get(form)
         if call is None:
             if len(self._calls) >= REMEMBERED:
                 self._calls.clear()
-            call = self._calls[signature] = self._choose(arguments, packed)
+            call = self._calls[form] = self._choose(arguments, packed)
         return call
 
     # ------------------------------------------------------------------------------------------------ packing

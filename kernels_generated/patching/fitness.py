@@ -19,11 +19,10 @@ FLOAT32 = "PyTorch multiplies float32 faster"  # docs/measured.md: five times
 
 def unfit(tensors: Sequence[torch.Tensor], operator: Operator) -> str:
     """Why the operator is not to compute with these; empty where it may."""
-    number = tensors[0].get_device() if type(tensors[0]) in EXACT else -1
     for one in tensors:
         if type(one) not in EXACT:
             return NOT_PLAIN
-        if one.get_device() != number or one.layout is not torch.strided or one.is_nested:
+        if one.get_device() != tensors[0].get_device() or one.layout is not torch.strided or one.is_nested:
             return APART
     dtypes = tuple([one.dtype for one in tensors])
     if dtypes not in operator.interface.variants:
